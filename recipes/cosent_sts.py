@@ -75,6 +75,11 @@ def resolve(cfg: Config) -> Config:
     return cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
 
 
+def check(cfg: Config) -> None:
+    """Refuse mistakes that show before torch is loaded, which takes seconds."""
+    data.detect_rows(cfg.data)
+
+
 def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:
     """Load the pairs of the splits (`sentence1`, `sentence2`, `score`), and add notes about their files."""
     from datasets import Dataset
@@ -91,8 +96,8 @@ def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) ->
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
-    data.detect_rows(cfg.data)  # a wrong name is refused before torch is loaded, which takes seconds
-    # Here, because --help need not wait for them.
+    check(cfg)
+    # Here, because neither --help nor a mistake need wait for them.
     from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.base.training_args import BatchSamplers
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator

@@ -129,6 +129,11 @@ def resolve(cfg: Config) -> Config:
     return cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
 
 
+def check(cfg: Config) -> None:
+    """Refuse mistakes that show before torch is loaded, which takes seconds."""
+    data.detect_rows(cfg.data)
+
+
 def binary_cross_entropy(
     model: SentenceTransformer, labels: np.ndarray, mini_batch_size: MiniBatchSize
 ) -> losses.EmbeddingLoss:
@@ -206,8 +211,8 @@ def classifier_of(loss: losses.EmbeddingLoss) -> tuple[np.ndarray, np.ndarray | 
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
-    data.detect_rows(cfg.data)  # a wrong name is refused before torch is loaded, which takes seconds
-    # Here, because --help need not wait for them.
+    check(cfg)
+    # Here, because neither --help nor a mistake need wait for them.
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.base.training_args import BatchSamplers

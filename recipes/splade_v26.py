@@ -84,7 +84,7 @@ class Config(RecipeSettings):
     for a pretrained one, `lexforge-scratch` for the lexical backbone, `bge-m3` for a folder of BGE-M3."""
 
     loss: LossSettings = SCRATCH.loss
-    """The numbers of the loss; docs/losses.md defines the terms."""
+    """The numbers of the loss, a weight for each of its terms."""
 
     start: StartSettings = SCRATCH.start
     """What becomes of the encoder before training."""

@@ -1,4 +1,4 @@
-"""The import rule of the package, read from the source: a room imports only what stands above it."""
+"""The import rule of the package, read from the source: a subpackage imports only what stands above it."""
 
 from __future__ import annotations
 
@@ -84,27 +84,27 @@ def files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def test_a_package_imports_only_to_its_left() -> None:
-    """A change that reaches to the right ties the numeric leaf to the trainer; it is refused here."""
+def test_a_subpackage_imports_only_what_stands_above_it() -> None:
+    """A change that reaches further down ties the numeric leaf to the trainer; it is refused here."""
     assert len(files()) > 100
     wrong = []
     for path in files():
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if room not in MAY_IMPORT:  # the package itself and its command line
+        subpackage = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if subpackage not in MAY_IMPORT:  # the package itself and its command line
             continue
-        allowed = MAY_IMPORT[room] | {room, "__version__"}
+        allowed = MAY_IMPORT[subpackage] | {subpackage, "__version__"}
         for line, name in imported_names(path):
             if name.startswith("lexforge.") and name.split(".")[1] not in allowed:
                 place = f"{path.relative_to(ROOT)}:{line}"
-                wrong.append(f"{place} imports {name}; {room} may import {sorted(allowed)}")
+                wrong.append(f"{place} imports {name}; {subpackage} may import {sorted(allowed)}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Two files that need each other are one idea, or a third one is missing; also inside a room.
+    """Two files that need each other are one idea, or a third one is missing; also inside a subpackage.
 
     An import for types alone counts: whoever reads one of the files must read the other. Only the lists of
-    names in `__init__.py` are left out, which every file of a room stands in.
+    names in `__init__.py` are left out, which every file of a subpackage stands in.
     """
     modules = {module_name(path): path for path in files()}
     arrows = {
@@ -180,17 +180,17 @@ def test_import_has_no_effect_and_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_room_is_an_attribute_of_the_package(warm: WarmProcesses) -> None:
+def test_every_subpackage_is_an_attribute_of_the_package(warm: WarmProcesses) -> None:
     """`import lexforge; lexforge.losses` is what a user types first."""
-    rooms = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    subpackages = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
     code = (
         "import sys\n"
         "assert 'lexforge' not in sys.modules\n"
         "import lexforge\n"
-        f"for room in {rooms}:\n"
-        "    assert room in dir(lexforge) and getattr(lexforge, room).__name__ == 'lexforge.' + room\n"
+        f"for name in {subpackages}:\n"
+        "    assert name in dir(lexforge) and getattr(lexforge, name).__name__ == 'lexforge.' + name\n"
         "assert lexforge.losses.functional.info_nce and lexforge.losses.NWSLoss\n"
-        "assert not hasattr(lexforge, 'no_such_room')\n"
+        "assert not hasattr(lexforge, 'no_such_subpackage')\n"
     )
     done = warm.completed("-c", code, forget=["lexforge"])
     assert done.returncode == 0, done.stderr

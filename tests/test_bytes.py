@@ -26,7 +26,7 @@ SOURCES = sorted(path for folder in ("src", "recipes", "scripts") for path in (R
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 
-# These two import the rooms of the package and the names that a room's own source lists, never a name that
+# These two import the subpackages and the names that the source of a subpackage lists, never a name that
 # data or a user gives; tests/common/test_lazy.py holds them to it.
 IMPORT_OWN_MODULES = {"src/lexforge/__init__.py", "src/lexforge/common/lazy.py"}
 UNPICKLING = {"torch.load", "torch.serialization.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}

@@ -187,6 +187,13 @@ def test_a_configuration_names_no_file_of_a_checkout(name: str, capsys: pytest.C
     assert "recipes/" not in text
 
 
+@pytest.mark.parametrize("words", [*map(str.split, cli.COMMANDS), ["train", "cosent_sts"]])
+def test_a_help_names_no_page_of_a_checkout(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A user of the wheel has no folder `docs/`."""
+    assert ended(*words, "--help") == 0
+    assert "docs/" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["train"], ["train", "infonce_retrieval"]])
 def test_train_calls_itself_by_its_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A recipe names its file in its usage and its examples, which a user of the wheel has not."""

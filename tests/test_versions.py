@@ -111,6 +111,64 @@ def test_the_wheel_holds_every_module_the_recipes_and_the_command(wheel: Path) -
     ]
 
 
+METADATA = """
+    import setuptools.build_meta, sys
+    print(setuptools.build_meta.prepare_metadata_for_build_wheel(sys.argv[1]))
+"""
+
+
+def metadata(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **addresses: str
+) -> importlib.metadata.PackageMetadata:
+    """What a package index shows of the package, if it is built with these addresses."""
+    copy, built = folder / "checkout", folder / "built"
+    built.mkdir(parents=True)
+    (copy / "src" / "lexforge").mkdir(parents=True)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    for name in ("LEXFORGE_REPOSITORY_URL", "LEXFORGE_SITE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, address in addresses.items():
+        monkeypatch.setenv(name, address)
+    (found,) = [built / run(METADATA, str(built), cwd=copy).splitlines()[-1]]
+    return importlib.metadata.PathDistribution(found).metadata
+
+
+def test_a_release_leads_to_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package index shows the README alone, where a link to a file of the checkout leads nowhere."""
+    place = "https://example.invalid/team/lexforge"
+    shown = metadata(tmp_path, monkeypatch, LEXFORGE_REPOSITORY_URL=place, LEXFORGE_SITE_URL=f"{place}/site")
+    assert {line.partition(", ")[0] for line in shown.get_all("Project-URL")} == {
+        "Changelog",
+        "Documentation",
+        "Issues",
+        "Source",
+    }
+    text = shown.get_payload()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(links) > 30
+    assert all(link.startswith("https://") for link in links)
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", text)
+    assert pictures
+    assert all(link.startswith(f"{place}/raw/main/docs/images/") for link in pictures)
+
+
+def test_a_build_without_addresses_shows_the_readme_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows the addresses before the release, and an invented one would mislead."""
+    shown = metadata(tmp_path, monkeypatch)
+    assert shown.get_all("Project-URL") is None
+    assert shown.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert shown["Description-Content-Type"] == "text/markdown"
+
+
+def test_the_citation_names_the_version() -> None:
+    """Who cites a version must cite the one that is released."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_wheel_installs_and_every_module_of_it_imports(wheel: Path, tmp_path: Path) -> None:
     """An editable installation finds files that a wheel lacks: a folder without `__init__.py`, `py.typed`."""

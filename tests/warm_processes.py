@@ -39,8 +39,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-ROOMS = ("data", "evaluation", "export", "losses", "models", "negatives", "report", "retrieval", "runs")
-ROOMS += ("sparsity", "teachers", "training")
+SUBPACKAGES = ("data", "evaluation", "export", "losses", "models", "negatives", "report", "retrieval", "runs")
+SUBPACKAGES += ("sparsity", "teachers", "training")
 SETTINGS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 SETTINGS |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 SERVERS = ("package", "bare")
@@ -143,9 +143,9 @@ def connected(path: Path) -> IO[str]:
 
 
 def load() -> None:
-    """The rooms load their modules when they are first used: here, once, and not in each process."""
-    for room in ROOMS:
-        loaded = importlib.import_module(f"lexforge.{room}")
+    """The subpackages load their modules when they are first used: here, once, and not in each process."""
+    for subpackage in SUBPACKAGES:
+        loaded = importlib.import_module(f"lexforge.{subpackage}")
         for name in loaded.__all__:
             getattr(loaded, name)
 

@@ -21,7 +21,13 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "lexforge"
 # A page of the repository outside docs/ -> its page in the site.
-OUTSIDE = {"README.md": "index.md", "recipes/README.md": "recipes.md", "CHANGELOG.md": "changelog.md"}
+OUTSIDE = {
+    "README.md": "index.md",
+    "recipes/README.md": "recipes.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 CODE = re.compile(r"(^```.*?^```$)", flags=re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 

@@ -37,7 +37,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
     pools = adapt.candidate_pools([bm25, start], queries, {}, 2 * DEPTH)
     scores = {
         "start": adapt.scores_in_index(index, vectors, pools),
-        "bm25": adapt.scores_in_ranking(bm25, pools),
+        "bm25": adapt.scores_in_index(words.index, words.query_vectors(list(queries.values())), pools),
     }
     for teacher in args.teachers:
         label = args.labels.get(teacher, Path(teacher).name)

@@ -133,9 +133,12 @@ def draw_retrieval() -> None:
     rows = [row for row in found.values() if row["k"] == "10"]
     names = list(dict.fromkeys(row["search"] for row in rows))
     sizes = sorted({int(row["documents"]) for row in rows if float(row["recall"]) < 1})
-    figure, axes = plt.subplots(1, len(sizes), figsize=(5.5 * len(sizes), 4), squeeze=False)
-    for axis, size in zip(axes[0], sizes, strict=True):
+    rows_of_panels = -(-len(sizes) // 2)
+    figure, axes = plt.subplots(rows_of_panels, 2, figsize=(11, 4 * rows_of_panels), squeeze=False)
+    for axis, size in zip(axes.flat, sizes, strict=False):
         draw_searches(axis, [row for row in rows if int(row["documents"]) == size], names)
+    for axis in axes.flat[len(sizes) :]:
+        axis.axis("off")
     axes[0][0].legend(fontsize=8, frameon=False, loc="lower left")
     figure.suptitle(rows[-1]["device"], fontsize=9, x=0.01, ha="left")
     figure.tight_layout()

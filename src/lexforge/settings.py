@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -130,8 +131,6 @@ class SparseLossNumbers:
         mse_weight: Weight of the z-score part within distillation.
         margin_mse_weight: Weight of MarginMSE (section 7); above 0 the data needs a teacher, as distillation
             does.
-        guide_margin: Where a number, InfoNCE and the triplet margin leave out every candidate whose teacher's
-            score lies above that of the positive minus this margin (section 15); the data needs a teacher.
         regularized: The columns on which FLOPS, self-reconstruction, own activation and minimum activation
             act: `all`, or the `anchor` alone, as in the public code behind the notes (section 8).
 
@@ -159,7 +158,6 @@ class SparseLossNumbers:
     kl_weight: float = 0.7
     mse_weight: float = 0.3
     margin_mse_weight: float = 0.0
-    guide_margin: float | None = None
     regularized: Literal["all", "anchor"] = "all"
 
     def __post_init__(self) -> None:
@@ -176,13 +174,11 @@ class SparseLossNumbers:
                 raise ValueError(f"{name} must be >= 0; received {getattr(self, name)}")
         if self.regularized not in ("all", "anchor"):
             raise ValueError(f"regularized must be 'all' or 'anchor'; received {self.regularized!r}")
-        if self.guide_margin is not None and not math.isfinite(self.guide_margin):
-            raise ValueError(f"guide_margin must be finite or None; received {self.guide_margin}")
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether a term, or the choice of negatives, reads a teacher's scores or embeddings."""
-        return bool(self.distillation_weight or self.margin_mse_weight) or self.guide_margin is not None
+        """Whether a term reads a teacher's scores or embeddings."""
+        return bool(self.distillation_weight or self.margin_mse_weight)
 
     def term_weights(self) -> dict[str, float]:
         """Return the weight of each term under the name by which the loss returns and logs it."""
@@ -1097,3 +1093,30 @@ def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) 
             "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
             f"per distinct token. Leave --query-terms out; received {wanted['query_terms']}"
         )
+
+
+def engine_tokens() -> dict[IndexName, str]:
+    """Read the credentials of the servers that keep vectors from the environment.
+
+    Returns:
+        Name of an index -> its token; "" where the environment holds none.
+    """
+    names: dict[IndexName, str] = {"milvus": "MILVUS_TOKEN", "qdrant": "QDRANT_API_KEY"}
+    return {engine: os.environ.get(name, "") for engine, name in names.items()}
+
+
+def server_options(uri: str | None, collection: str, index: IndexName | None) -> dict[str, str]:
+    """Return address, collection and credentials of an index on a server, as the index takes them.
+
+    Args:
+        uri: The value of `--uri`.
+        collection: The value of `--collection`.
+        index: The value of `--index`, which says whose credentials they are; there are none for None.
+
+    Returns:
+        The options by name; none without an address.
+    """
+    if uri is None:
+        return {}
+    token = engine_tokens().get(index, "") if index else ""
+    return {"uri": uri, "collection": collection, "token": token}

@@ -1,13 +1,13 @@
-"""Pools of candidates, what rankings say of them, and rows over the range of the teachers' scores."""
+"""Pools of candidates, their scores in an index, and rows over the range of the teachers' scores."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from lexforge.adapt import candidate_pools, listed_rows, scores_in_index, scores_in_ranking
+from lexforge.adapt import candidate_pools, listed_rows, scores_in_index
 from lexforge.corpus import encode
-from lexforge.retrieval import build_exact
+from lexforge.retrieval import BM25Index, build_exact
 
 TEXTS = {"a": "sort the list", "b": "open the file", "c": "hash of a key"}
 
@@ -49,10 +49,20 @@ def test_a_query_that_teaches_nothing_has_no_row() -> None:
     assert rows == [{"anchor": "query", "positive": "B", "negative_1": "A", "label": [2.0, 1.0]}]
 
 
-def test_bm25_teaches_by_its_ranking() -> None:
-    """A document that it does not hold shares no word with the query."""
-    pools = {"q": ["a", "b"]}
-    assert scores_in_ranking({"q": {"a": 2.5, "x": 1.0}}, pools) == {"q": {"a": 2.5, "b": 0.0}}
+def test_bm25_teaches_by_all_its_scores() -> None:
+    """A ranking ends after some documents, and those behind it share words with the query too."""
+    texts = {f"d{number}": "sort the list " + "again " * number for number in range(30)} | {"e": "a tree"}
+    bm25 = BM25Index.build(list(texts.values()), list(texts))
+    queries = {"q": "sort list list", "r": "tree again"}
+    pools = {"q": ["e", "d29", "d0", "d14"], "r": ["d0", "e", "d29"]}
+    found = scores_in_index(bm25.index, bm25.query_vectors(list(queries.values())), pools)
+    everything = bm25.search(list(queries.values()), len(texts)).to_run(list(queries))
+    assert {query: list(scores) for query, scores in found.items()} == pools
+    for query, scores in found.items():
+        for key, score in scores.items():
+            assert score == pytest.approx(everything[query].get(key, 0.0), rel=1e-5)  # sums of float32
+    assert found["q"]["e"] == found["r"]["d0"] == 0  # no word in common
+    assert found["q"]["d0"] > found["q"]["d14"] > found["q"]["d29"] > 0
 
 
 @pytest.mark.parametrize("encoder", ["tiny_splade", "tiny_dense"])

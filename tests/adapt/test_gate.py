@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lexforge.adapt import judge, measure
+from lexforge.adapt import PseudoQuery, judge, judgements, measure
+from lexforge.common.types import Passage
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.evaluation.evaluator import RetrievalResult
 
@@ -37,6 +38,21 @@ def test_judged_queries_decide_where_there_are_any() -> None:
     before = {"held_out": result(0.1, 0.2), "judged": result(0.5, 0.6)}
     verdict = judge(before, {"held_out": result(0.9, 0.9), "judged": result(0.4, 0.6)})
     assert (verdict.better, verdict.judged) == (False, True)
+
+
+def test_a_title_asks_for_every_passage_of_its_document() -> None:
+    """Each part of a document has its title, so no one of them is the answer; a sentence has one passage."""
+    passages = {
+        "a#1": Passage("Floods", "It rained.", "a"),
+        "b": Passage("Fires", "It burned.", "b"),
+        "a#2": Passage("Floods", "The river rose.", "a"),
+    }
+    held = {
+        "1": PseudoQuery("Floods", "title", "a#2"),
+        "2": PseudoQuery("The river rose.", "sentence", "a#2"),
+        "3": PseudoQuery("burned fires", "keywords", "b"),
+    }
+    assert judgements(held, passages) == {"1": {"a#1": 1, "a#2": 1}, "2": {"a#2": 1}, "3": {"b": 1}}
 
 
 def test_a_retriever_and_bm25_are_measured_alike(tiny_splade) -> None:

@@ -1,13 +1,14 @@
-"""Texts of documents that stand for queries: what each origin takes, how they are mixed, and real ones."""
+"""Texts that stand for queries: what each origin takes, how they are mixed and held out; and real queries."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from lexforge.adapt import pseudo_queries, read_queries
+from lexforge.adapt import PseudoQuery, hold_out, pseudo_queries, read_queries
 from lexforge.adapt.queries import QUERY_ORIGINS
 from lexforge.common.types import DataError, Passage
 
@@ -92,14 +93,99 @@ def test_passages_that_give_nothing_are_passed_over() -> None:
 
 
 def test_other_scripts_have_sentences_and_keywords() -> None:
-    """Full-width stops end a sentence without white space after them."""
+    """Full-width stops end a sentence without white space after them, and Chinese and Japanese have no spaces
+    between words; a sentence without a comma was no query.
+    """
     library = {
-        "a": Passage("", "川が氾濫した。岩盤が割れた。", "a"),
+        "a": Passage("川の氾濫", "川が氾濫した。岩盤が割れた。", "a"),
         "b": Passage("", "강이 넘쳤다. 암반이 갈라졌다.", "b"),
+        "c": Passage("山", "・・・・\n川だ。", "c"),  # too short, and marks alone
     }
-    found = {(one.origin, one.text) for one in pseudo_queries(library, 50)}
-    assert ("sentence", "강이 넘쳤다.") in found
-    assert ("salient", "암반이 갈라졌다.") in found
+    found = {(one.passage, one.origin, one.text) for one in pseudo_queries(library, 50)}
+    assert {
+        ("a", "title", "川の氾濫"),
+        ("a", "sentence", "川が氾濫した。"),
+        ("a", "salient", "岩盤が割れた。"),
+        ("b", "sentence", "강이 넘쳤다."),
+        ("b", "salient", "암반이 갈라졌다."),
+    } <= found
+    assert not any(passage == "c" for passage, _, _ in found)
+
+
+def test_a_long_sentence_without_spaces_is_cut() -> None:
+    """A query is no paragraph: 64 letters of Chinese say about what 32 words of English do."""
+    library = {"a": Passage("iPhoneの使い方", "水" * 500, "a")}
+    found = {one.text for one in pseudo_queries(library, 50)}
+    assert found >= {"iPhoneの使い方", "水" * 64}
+    assert all(text.count("水") <= 64 for text in found)  # also in keywords
+
+
+def numbered(documents: int, passages: int, queries: int) -> tuple[list[PseudoQuery], dict[str, Passage]]:
+    """So many documents of so many passages, each of which gives so many queries, in a fixed random order."""
+    library = {
+        f"d{document}#{part}": Passage("", "text", f"d{document}")
+        for document in range(documents)
+        for part in range(passages)
+    }
+    taken = [PseudoQuery(f"{key} {n}", "sentence", key) for key in library for n in range(queries)]
+    random.Random(0).shuffle(taken)
+    return taken, library
+
+
+def documents_of(queries: list[PseudoQuery], library: dict[str, Passage]) -> set[str]:
+    return {library[one.passage].document for one in queries}
+
+
+def test_a_gate_and_training_share_no_document() -> None:
+    """Trained on the first sentence of a passage, a model finds the passage by its title too."""
+    taken, library = numbered(documents=30, passages=3, queries=4)
+    held, trained = hold_out(taken, library, 500, 1000)
+    assert len(held) == 36  # a tenth of 360, of three documents of twelve queries each
+    assert len(trained) == 324
+    assert len(documents_of(held, library)) == 3
+    assert not documents_of(held, library) & documents_of(trained, library)
+    assert held == [one for one in taken if one in held]  # still in random order
+    assert hold_out(taken, library, 30, 50)[0] == held[:30]  # no more than the gate measures
+    assert len(hold_out(taken, library, 30, 50)[1]) == 50
+
+
+def test_what_training_does_not_want_is_held_out() -> None:
+    """Queries that were taken for the gate cost nothing more, and a gate of few queries sees little."""
+    taken, library = numbered(documents=30, passages=3, queries=4)
+    assert hold_out(taken, library, 500, 0) == (taken, [])
+    held, trained = hold_out(taken, library, 500, 60)
+    assert (len(held), len(trained)) == (300, 60)
+
+
+def test_a_book_is_held_out_by_its_passages() -> None:
+    """One document cannot be on both sides, and of a few the gate would see one."""
+    for documents, passages in ((1, 40), (19, 3)):
+        taken, library = numbered(documents, passages, queries=4)
+        held, trained = hold_out(taken, library, 500, 1000)
+        assert len(held) == len(taken) // 10
+        assert not {one.passage for one in held} & {one.passage for one in trained}
+        assert documents_of(held, library) & documents_of(trained, library)
+
+
+def test_a_large_document_leaves_the_others_whole() -> None:
+    """A book among leaflets would be most of the gate, or all that is not trained on."""
+    taken, library = numbered(documents=30, passages=3, queries=4)
+    library |= {f"book#{part}": Passage("", "text", "book") for part in range(200)}
+    taken += [PseudoQuery(f"book {part}", "sentence", f"book#{part}") for part in range(200)]
+    random.Random(1).shuffle(taken)
+    held, trained = hold_out(taken, library, 500, 1000)
+    assert len(held) == 56
+    assert len(trained) > 490
+    assert documents_of(held, library) & documents_of(trained, library) <= {"book"}
+    assert not {one.passage for one in held} & {one.passage for one in trained}
+    assert sum(one.passage.startswith("book") for one in trained) > 140
+
+
+def test_two_queries_are_held_out_of_the_fewest() -> None:
+    """The least that a paired test compares, of the fewest queries that the command takes."""
+    taken, library = numbered(documents=20, passages=1, queries=1)
+    held, trained = hold_out(taken, library, 500, 6400)
+    assert (len(held), len(trained)) == (2, 18)
 
 
 def test_real_queries_are_read_line_by_line(tmp_path: Path) -> None:
@@ -115,3 +201,11 @@ def test_real_queries_are_read_line_by_line(tmp_path: Path) -> None:
     file.write_bytes(b"caf\xe9\n")
     with pytest.raises(DataError, match=r"log\.txt:1"):
         read_queries(file)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.json", "LOG.CSV", "log.tsv", "log.parquet", "log.csv.gz"])
+def test_a_table_is_no_file_of_queries(name: str, tmp_path: Path) -> None:
+    """Its lines were taken for queries, braces and numbers and all."""
+    (tmp_path / name).write_bytes(b'{"query": "how to fly"}\n')
+    with pytest.raises(DataError, match=r"is a table \(\.\w+\); expected a text file with one query"):
+        read_queries(tmp_path / name)

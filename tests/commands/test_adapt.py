@@ -94,30 +94,58 @@ def test_a_worse_model_is_rejected_and_the_start_is_kept(cfg, capsys) -> None:
     assert not np.allclose(encode(rejected, text, "query").toarray(), expected, atol=1e-2)
 
 
-def test_judged_and_real_queries_take_part(cfg, tmp_path: Path, documents: Path) -> None:
-    """A search log joins the pseudo-queries or replaces them; judged queries decide."""
+def test_judged_and_real_queries_take_part(cfg, tmp_path: Path, documents: Path, capsys) -> None:
+    """A search log joins the pseudo-queries or replaces them; judged queries decide. Teachers that are fitted
+    on the documents need no files.
+    """
     judged = tmp_path / "judged"
     texts = {path.name: path.read_text() for path in documents.iterdir()}
     qrels = {"dev": {f"q{n}": {f"{n}.md": 1} for n in range(6)}}
     write_beir(judged, texts, {f"q{n}": word for n, word in enumerate(WORDS[:6])}, qrels)
     log = tmp_path / "log.txt"
     log.write_text("\n".join(f"{one} {other}" for one in WORDS for other in WORDS if one != other))
-    run(replace(cfg, judged=str(judged), queries=log, pseudo_queries=0, teacher=("bm25",)))
+    run(replace(cfg, judged=str(judged), queries=log, pseudo_queries=0, teacher=("bm25", "lsa")))
     found = json.loads((cfg.output / "adapt.json").read_text())
     assert set(found["before"]) == {"held_out", "judged"}
     assert (found["verdict"]["judged"], found["verdict"]["queries"]) == (True, 6)
-    assert found["rows"] > 100
-    assert found["teachers"] == ["bm25"]
+    assert "24 of 210 real queries are used" in capsys.readouterr().out  # three steps of eight
+    assert 20 <= found["rows"] <= 24
+    assert found["teachers"] == ["bm25", "lsa"]
 
 
-def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_path: Path) -> None:
+def test_a_long_log_gives_as_many_queries_as_training_takes(cfg, tmp_path: Path, capsys) -> None:
+    """The candidates of a million queries would fill the memory, and most of them be scored for nothing."""
+    log = tmp_path / "log.txt"
+    lines = [f"query {number}" for number in range(100)]
+    log.write_text("\n".join(lines))
+    train = replace(cfg.train, steps=3, batch_size=8, gradient_accumulation_steps=2)
+    cfg = replace(cfg, queries=log, train=train)
+    found = adapt.real_queries(cfg)
+    assert len(set(found)) == 48
+    assert set(found) < set(lines)
+    assert capsys.readouterr().out.startswith("48 of 100 real queries are used, drawn at random")
+    assert adapt.real_queries(cfg) == found
+    assert set(adapt.real_queries(replace(cfg, train=replace(train, seed=1)))) != set(found)
+    by_epochs = replace(train, steps=None, epochs=2.0)
+    assert adapt.real_queries(replace(cfg, train=by_epochs)) == lines
+    assert adapt.real_queries(replace(cfg, queries=None)) == []
+
+
+def test_a_dense_model_gives_its_transformer_and_teaches(
+    cfg, tiny_dense, tmp_path: Path, documents: Path
+) -> None:
     """all-MiniLM, bge, e5 and gte are what people have: the start that is to be beaten is that model, and it
-    stays where a bad learning rate has ruined the adapted one.
+    stays where the adapted one is no better. None is better where every document answers every query.
     """
     tiny_dense.save_pretrained(str(tmp_path / "dense"))
-    bad = replace(cfg.train, learning_rate=3.0)
-    assert not run(replace(cfg, model=str(tmp_path / "dense"), max_seq_length=None, train=bad))
+    texts = {path.name: path.read_text() for path in documents.iterdir()}
+    queries = {f"q{number}": word for number, word in enumerate(WORDS[:6])}
+    qrels = {"dev": {query: dict.fromkeys(texts, 1) for query in queries}}
+    write_beir(tmp_path / "judged", texts, queries, qrels)
+    dense = replace(cfg, model=str(tmp_path / "dense"), max_seq_length=None, judged=str(tmp_path / "judged"))
+    assert not run(dense)
     found = json.loads((cfg.output / "adapt.json").read_text())
+    assert found["before"]["judged"]["nDCG@10"] == 1
     assert found["teachers"] == ["bm25", "start"]
     kept = SentenceTransformer(str(cfg.output / "model"), device="cpu")
     texts = ["the river and the bridge", "a storm"]
@@ -240,6 +268,11 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
     large = replace(cfg.train, batch_size=4096)
     with pytest.raises(ValueError, match="rows, and one batch needs 4096"):
         adapt.main(replace(cfg, train=large, output=tmp_path / "large"))
+    alien = tmp_path / "alien.txt"
+    alien.write_text("\n".join(f"qq{number} zz{number}" for number in range(20)))
+    real = replace(cfg, model=str(tiny_checkpoint), queries=alien, pseudo_queries=0)
+    with pytest.raises(DataError, match="0 of 20 queries give a training row, and one batch needs 8"):
+        adapt.main(replace(real, output=tmp_path / "alien"))
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "a.txt").write_text("The only text that there is.")
     with pytest.raises(DataError, match=r"one gives 2 queries, .* at least 20 are needed"):

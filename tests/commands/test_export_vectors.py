@@ -45,5 +45,5 @@ def test_an_engine_that_numbers_terms_needs_no_model(vectors: Path, tmp_path: Pa
 
 def test_a_folder_in_use_is_refused_before_a_model_is_loaded(vectors: Path, tmp_path: Path) -> None:
     """The model takes seconds to minutes to load."""
-    with pytest.raises(FileExistsError, match="no part of an export"):
+    with pytest.raises(FileExistsError, match="is not an empty directory"):
         export_vectors.main(export_vectors.Config(vectors, "vespa", vectors, model="nowhere"))

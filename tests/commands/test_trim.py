@@ -53,23 +53,30 @@ def vectors(model: SparseEncoder) -> list[torch.Tensor]:
     return [model.encode_query(queries, **options), model.encode_document(documents, **options)]
 
 
-@pytest.mark.parametrize("limit", [None, 12])
+@pytest.mark.parametrize(("limit", "option"), [(None, None), (12, None), (12, 12), (20, 12)])
 def test_plain_sentence_transformers_loads_the_trimmed_model(
-    model: Path, folder: Path, tmp_path: Path, limit: int | None, capsys: pytest.CaptureFixture[str]
+    model: Path,
+    folder: Path,
+    tmp_path: Path,
+    limit: int | None,
+    option: int | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It has the wanted number of terms, and the vectors that the fused head here gives."""
     if limit is not None:
         settings = json.loads((model / "config_sentence_transformers.json").read_text())
         settings["max_active_dims"] = limit
         (model / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    trim.main(config(model, folder, tmp_path / "out"))
+    trim.main(config(model, folder, tmp_path / "out", max_active_dims=option))
     plain, ours = SparseEncoder(str(tmp_path / "out"), device="cpu"), load_encoder(str(tmp_path / "out"))
-    assert plain.max_active_dims == limit
+    assert plain.max_active_dims == (option or limit)
+    assert max(int((rows > 0).sum(1).max()) for rows in vectors(plain)) <= (option or limit or 10**6)
     for theirs, own in zip(vectors(plain), vectors(ours), strict=True):
         torch.testing.assert_close(theirs, own, rtol=1e-5, atol=1e-6)  # summed in another order
     documents = vectors(plain)[1]
     assert float((documents > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
-    before = float((vectors(SparseEncoder(str(model), device="cpu"))[1] > 0).sum(1).float().mean())
+    start = SparseEncoder(str(model), device="cpu", max_active_dims=option)
+    before = float((vectors(start)[1] > 0).sum(1).float().mean())
     found = json.loads((tmp_path / "out" / "trim.json").read_text())
     assert found["terms"] == {"document": {"before": pytest.approx(before), "after": 9.0}}
     assert found["curve"] == []
@@ -105,6 +112,12 @@ def test_judged_queries_give_a_table_a_drawing_and_numbers(
     lines = list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 2] * 2  # no threshold gives 100
     assert found["config"]["curve"] == [4, 9, 100]
+
+
+def test_a_largest_number_below_the_mean_is_refused(model: Path, folder: Path, tmp_path: Path) -> None:
+    """No level gives a mean of nine to texts of at most nine terms."""
+    with pytest.raises(ValueError, match=r"must be above --document-terms 9, .* received 9"):
+        trim.main(config(model, folder, tmp_path / "out", max_active_dims=9))
 
 
 def test_idf_shifts_the_bias_before_the_level_is_found(model: Path, folder: Path, tmp_path: Path) -> None:

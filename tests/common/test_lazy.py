@@ -1,4 +1,4 @@
-"""Rooms that load a name when it is first used."""
+"""Subpackages that load a name when it is first used."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 import lexforge
 
-ROOMS = ["corpus", "data", "evaluation", "losses", "models", "retrieval", "runs", "training"]
+SUBPACKAGES = ["corpus", "data", "evaluation", "losses", "models", "retrieval", "runs", "training"]
 HEAVY = {"torch", "transformers", "sentence_transformers", "datasets", "numba", "faiss", "sklearn"}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_export_loads_and_is_no_module(room: str) -> None:
+@pytest.mark.parametrize("subpackage", SUBPACKAGES)
+def test_every_export_loads_and_is_no_module(subpackage: str) -> None:
     """A name without a home fails only when a user touches it; a module of that name would hide it."""
-    module = import_module(f"lexforge.{room}")
-    folder = Path(lexforge.__file__).parent / room
+    module = import_module(f"lexforge.{subpackage}")
+    folder = Path(lexforge.__file__).parent / subpackage
     assert module.__all__
     for name in module.__all__:
         assert getattr(module, name) is not None
@@ -33,28 +33,28 @@ def test_a_name_that_is_no_export_is_refused() -> None:
         _ = import_module("lexforge.losses").NoLoss
 
 
-def test_the_rooms_import_without_what_is_slow() -> None:
+def test_the_subpackages_import_without_what_is_slow() -> None:
     """`--help` waited nine seconds for torch and transformers, which it does not use."""
-    rooms = ", ".join([*ROOMS, "settings"])
-    code = f"import sys; from lexforge import {rooms}; print(*({HEAVY!r} & sys.modules.keys()))"
+    names = ", ".join([*SUBPACKAGES, "settings"])
+    code = f"import sys; from lexforge import {names}; print(*({HEAVY!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("name", ["os", "pickle", "losses.pickle", "..os", "no_room"])
-def test_only_rooms_of_the_package_are_imported_by_name(name: str) -> None:
+@pytest.mark.parametrize("name", ["os", "pickle", "losses.pickle", "..os", "no_subpackage"])
+def test_only_subpackages_of_the_package_are_imported_by_name(name: str) -> None:
     """An attribute is a name that data could hold: it must never import a module of another package."""
     with pytest.raises(AttributeError, match="has no attribute"):
         getattr(lexforge, name)
 
 
-def test_a_room_may_list_names_of_the_package_alone(tmp_path: Path) -> None:
+def test_a_subpackage_may_list_names_of_the_package_alone(tmp_path: Path) -> None:
     """The list is read from source and imported later, so it is held to this package."""
     source = "from typing import TYPE_CHECKING\nfrom lexforge.common.lazy import load_when_used\n"
     source += "if TYPE_CHECKING:\n    from os import system\nload_when_used(__name__)\n"
-    (tmp_path / "foreign_room.py").write_text(source, encoding="utf-8")
+    (tmp_path / "foreign_subpackage.py").write_text(source, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", "import foreign_room"],
+        [sys.executable, "-c", "import foreign_subpackage"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

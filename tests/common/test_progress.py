@@ -37,6 +37,36 @@ def test_a_line_every_interval(caplog, monkeypatch) -> None:
     assert caplog.messages == [f"Work: {done} of 10 steps" for done in (2, 4, 6, 8, 10)]
 
 
+def test_a_line_says_how_long_the_rest_takes(caplog, monkeypatch) -> None:
+    """Somebody who waits wants to know until when; a bar says it. Each line goes by the speed since the last,
+    because what a cache holds is done at once.
+    """
+    seconds = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: seconds))
+    with caplog.at_level(logging.INFO), Progress(1000, "Work", "steps") as counter:
+        for now, count in ((60.0, 20), (80.0, 580), (100.0, 320), (110.0, 20), (120.0, 30), (130.0, 30)):
+            seconds = now
+            counter.update(count)
+    assert caplog.messages == [
+        "Work: 20 of 1000 steps, about 49 min left",  # 980 times 3 s
+        "Work: 600 of 1000 steps, about 10 s left",  # 400 times 20 / 580 s, which is 14 s
+        "Work: 920 of 1000 steps",  # 80 times 1 / 16 s, which is 5 s
+        "Work: 940 of 1000 steps, about 30 s left",
+        "Work: 970 of 1000 steps",  # 10 s
+        "Work: 1000 of 1000 steps",
+    ]
+    caplog.clear()
+    with caplog.at_level(logging.INFO), Progress(1000, "Work", "steps") as counter:
+        seconds += 100.0
+        counter.update(10)
+    assert caplog.messages == ["Work: 10 of 1000 steps, about 2 h 45 min left"]  # 9,900 s
+    caplog.clear()
+    with caplog.at_level(logging.INFO), Progress(None, "Work", "steps") as counter:
+        seconds += 100.0
+        counter.update(10)
+    assert caplog.messages == ["Work: 10 steps", "Work: 10 steps in all"]
+
+
 def test_a_terminal_gets_a_bar(caplog, capsys, monkeypatch) -> None:
     """On a terminal a bar replaces the lines."""
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)

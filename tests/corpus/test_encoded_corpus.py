@@ -59,21 +59,8 @@ def test_blocks_are_joined_up_to_the_rows_asked_for(rows: int, sizes, tiny_splad
     groups = list(EncodedCorpus(tmp_path).blocks(rows))
     assert [vectors.shape[0] for vectors, _ in groups] == [len(ids) for _, ids in groups] == sizes
     assert [key for _, ids in groups for key in ids] == list(CORPUS)
-
-
-@pytest.mark.parametrize("start", [0, 1, 2, 7, 8, 9])
-def test_blocks_from_a_document_on_leave_out_the_ones_before(start: int, tiny_splade, tmp_path) -> None:
-    """An export that goes on after a kill must neither lose nor repeat a document."""
-    write(tiny_splade, tmp_path)
-    stored = EncodedCorpus(tmp_path)
-    whole, ids = stored.merged()
-    found = list(stored.blocks(rows=4, start=start))
-    assert [key for _, names in found for key in names] == ids[start:]
-    for vectors, names in found:
-        places = [ids.index(name) for name in names]
-        np.testing.assert_array_equal(vectors.toarray(), whole[places].toarray())
-    with pytest.raises(ValueError, match="start at least 0; received 1 and -1"):
-        next(stored.blocks(start=-1))
+    with pytest.raises(ValueError, match="rows must be at least 1; received 0"):
+        next(EncodedCorpus(tmp_path).blocks(0))
 
 
 def test_ranks_write_the_bytes_of_one_process(tiny_splade, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ TEXTS = {
 SETTINGS = {
     "cosine, teacher embeddings": ("cosine", True),
     "dot, teacher scores": ("dot", False),
-    "dot, teacher embeddings, guide": ("dot", True),
+    "dot, teacher embeddings, repeated texts": ("dot", True),
     "cosine, teacher scores, mini-batches": ("cosine", False),
     "dot, teacher scores, as memory allows": ("dot", False),
 }
@@ -55,7 +55,7 @@ REPEATS = {
 def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda model: model):
     """The parts and the parameter gradients of one backward over `rows` of the joint batch, in float64."""
     similarity, with_embeddings = SETTINGS[setting]
-    texts_of_batch = REPEATS if "guide" in setting or "mini" in setting else TEXTS
+    texts_of_batch = REPEATS if "repeated" in setting or "mini" in setting else TEXTS
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
     model.similarity_fn_name = similarity
@@ -71,7 +71,6 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
         special_token_ids=range(5),
         gather_across_devices=True,
         margin_mse_weight=0.1,
-        guide_margin=0.2 if "guide" in setting else None,
         mini_batch_size=2 if "mini" in setting else "auto" if "memory" in setting else None,
     )
     # The second rank has no memory left, and a whole batch would do for the first one.

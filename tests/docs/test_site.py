@@ -59,24 +59,24 @@ def test_a_public_name_or_method_without_a_docstring_is_found(
     site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The API reference leaves a name without a docstring out, so nobody would see that it is missing."""
-    room = tmp_path / "lexforge" / "room"
-    room.mkdir(parents=True)
+    subpackage = tmp_path / "lexforge" / "sub"
+    subpackage.mkdir(parents=True)
     (tmp_path / "lexforge" / "__init__.py").write_text('"""A package."""\n')
-    (room / "__init__.py").write_text(
-        '"""A room."""\nfrom lexforge.room.parts import Kept, bare\n__all__ = ["Kept", "bare"]\n'
+    (subpackage / "__init__.py").write_text(
+        '"""A subpackage."""\nfrom lexforge.sub.parts import Kept, bare\n__all__ = ["Kept", "bare"]\n'
     )
-    (room / "parts.py").write_text(
+    (subpackage / "parts.py").write_text(
         '"""Parts."""\n\n\ndef bare():\n    pass\n\n\nclass Kept:\n    """A class."""\n\n'
         "    def method(self):\n        pass\n\n    def _own(self):\n        pass\n"
     )
     monkeypatch.setattr(site, "PACKAGE", tmp_path / "lexforge")
-    names = {name for name in site.public_names() if ".room." in name}
-    assert names == {"lexforge.room.Kept", "lexforge.room.bare"}
-    assert site.undocumented(names) == {"lexforge.room.bare", "lexforge.room.Kept.method"}
+    names = {name for name in site.public_names() if ".sub." in name}
+    assert names == {"lexforge.sub.Kept", "lexforge.sub.bare"}
+    assert site.undocumented(names) == {"lexforge.sub.bare", "lexforge.sub.Kept.method"}
 
 
-def test_every_room_with_public_names_has_a_page_of_the_reference(site: Any) -> None:
-    """A new room must not wait for the build of the documentation to be missed."""
+def test_every_subpackage_with_public_names_has_a_page_of_the_reference(site: Any) -> None:
+    """A new subpackage must not wait for the build of the documentation to be missed."""
     modules = {name.rpartition(".")[0] for name in site.public_names()}
     assert len(modules) > 8
     text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))

@@ -10,8 +10,8 @@ import pytest
 from sentence_transformers import SparseEncoder
 
 from lexforge.corpus import encode
+from lexforge.corpus.own_tokens import expansion_share, keep_own_terms
 from lexforge.evaluation import RetrievalEvaluator
-from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from tests.evaluation.test_evaluator import data
 
 

@@ -10,7 +10,10 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
+from lexforge.common.text_identity import NO_TEXT
 from lexforge.losses import DenseAndSparseLoss, NeuralSparseLoss
+from lexforge.losses.base import RELEVANT_KEY
+from lexforge.losses.false_negatives import token_identity
 from lexforge.losses.functional import info_nce
 from lexforge.models import build_splade, dense_encoder
 from lexforge.settings import PRESETS
@@ -43,10 +46,13 @@ def test_the_parts_are_those_of_each_kind_alone(model: SparseEncoder) -> None:
     torch.testing.assert_close(parts["dense"], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_the_dense_part_leaves_out_what_a_guide_calls_an_answer(model: SparseEncoder) -> None:
-    """The negative of the first row has a better score than its positive; the sum leaves it out by hand."""
-    loss = DenseAndSparseLoss(model, dense_temperature=0.1, **NUMBERS | {"guide_margin": 0.0})
-    found = loss(features_of(model), torch.tensor([[1.0, 2.0], [1.0, 0.0]]))["dense"]
+def test_the_dense_part_leaves_out_what_is_known_to_answer(model: SparseEncoder) -> None:
+    """The negative of the first row is judged relevant to its anchor; the sum leaves it out by hand."""
+    loss = DenseAndSparseLoss(model, dense_temperature=0.1, **NUMBERS)
+    features = features_of(model)
+    answer = token_identity(features[2]["input_ids"], features[2]["attention_mask"])[0].item()
+    features[0][RELEVANT_KEY] = torch.tensor([[answer], [NO_TEXT]])
+    found = loss(features)["dense"]
     anchor, *documents = (torch.from_numpy(dense_encoder(model).encode(texts)) for texts in COLUMNS)
     scores = anchor @ torch.cat(documents).T / 0.1  # [2, 4]: two positives, then two negatives
     first = scores[0, [0, 1, 3]].logsumexp(dim=0) - scores[0, 0]

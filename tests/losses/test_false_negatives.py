@@ -385,62 +385,6 @@ def test_given_scores_are_compared_within_their_row(tiny_splade, seed: int) -> N
     assert parts["margin_mse"].item() == pytest.approx(expected, rel=1e-8, abs=1e-12)
 
 
-def test_a_guide_that_scores_a_rows_own_document_speaks_of_every_copy_of_it(tiny_splade) -> None:
-    """q1's list says that d2 is near its positive; the copy of d2 in q2's row must not stay a negative."""
-    tiny_splade.similarity_fn_name = "cosine"
-    rows = [("q2", "d2", "d4"), ("q1", "d1", "d2")]
-    labels = torch.tensor([[0.9, 0.1], [0.9, 0.9]])
-    parts = sparse_loss(tiny_splade, guide_margin=0.1).compute_loss(
-        embeddings_of(rows), features_of(rows), labels
-    )
-    expected = 0.0
-    for row, texts in zip(rows, (["d2", "d1", "d4"], ["d1", "d4"]), strict=True):
-        scores = {text: cosine(row[0], text) / 0.4 for text in texts}
-        expected += math.log(math.fsum(map(math.exp, scores.values()))) - scores[row[1]]
-    assert parts["infonce"].item() == pytest.approx(expected / 2, rel=1e-9)
-
-
-@pytest.mark.parametrize("listed", [False, True])
-def test_a_guide_leaves_out_what_it_ranks_near_the_positive(tiny_splade, listed: bool) -> None:
-    """GISTEmbed: above s(q, d+) - margin a candidate is no negative; a list speaks of its own row only."""
-    tiny_splade.similarity_fn_name = "cosine"
-    rows = [("q1", "d1", "d2"), ("q2", "d3", "d4")]
-    features, margin, labels = features_of(rows), 0.1, None
-    guide = {("q1", "d1"): 0.5, ("q1", "d2"): 0.45, ("q1", "d3"): 0.9, ("q1", "d4"): 0.1}
-    guide |= {("q2", "d3"): 0.5, ("q2", "d4"): 0.2, ("q2", "d1"): 0.41, ("q2", "d2"): 0.39}
-    if listed:
-        labels = torch.tensor([[guide[row[0], text] for text in row[1:]] for row in rows])
-        kept = [["d1", "d3", "d4"], ["d3", "d1", "d2", "d4"]]
-    else:
-        # embeddings whose cosines are the guide's scores: one axis per document, queries of length 1
-        queries = torch.zeros(2, 6)
-        for row, name in enumerate(("q1", "q2")):
-            queries[row, :4] = torch.tensor([guide[name, f"d{number}"] for number in (1, 2, 3, 4)])
-            queries[row, 4 + row] = (1 - queries[row].square().sum()).clamp_min(0).sqrt()
-            # beyond length 1 the cosines are a multiple of the scores; margin scales with them
-        features[0][TEACHER_KEY] = queries
-        for column, name in zip(features[1:], (("d1", "d3"), ("d2", "d4")), strict=True):
-            column[TEACHER_KEY] = torch.eye(6)[[int(text[1]) - 1 for text in name]]
-        norms = queries.norm(dim=1).tolist()
-        kept = [
-            [
-                text
-                for text in ("d1", "d3", "d2", "d4")
-                if text == row[1] or not guide[row[0], text] / norm > guide[row[0], row[1]] / norm - margin
-            ]
-            for row, norm in zip(rows, norms, strict=True)
-        ]
-        assert [len(texts) for texts in kept] == [2, 3]
-    parts = sparse_loss(tiny_splade, guide_margin=margin).compute_loss(embeddings_of(rows), features, labels)
-    expected = 0.0
-    for row, texts in zip(rows, kept, strict=True):
-        scores = {
-            text: torch.cosine_similarity(vector(row[0]), vector(text), dim=0).item() / 0.4 for text in texts
-        }
-        expected += math.log(math.fsum(map(math.exp, scores.values()))) - scores[row[1]]
-    assert parts["infonce"].item() == pytest.approx(expected / 2, rel=1e-9)
-
-
 def test_a_triplet_whose_negative_is_judged_relevant_adds_nothing(tiny_splade) -> None:
     """A hinge against a right answer pushes it away."""
     from lexforge.losses.functional import triplet_margin

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import torch
 from gradients import batch, parts_and_gradients, sparse
 from small_runs import without_dropout
 
-from lexforge.common import control_groups
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
 from lexforge.losses.gradient_cache import feature_rows
-from lexforge.losses.memory import RowsThatFit, bytes_of_text, free_memory, memory_for_activations
+from lexforge.losses.memory import RowsThatFit, bytes_of_text, memory_for_activations
 from lexforge.models.structure import checkpoint_layers
 
 CPU = torch.device("cpu")
@@ -183,27 +181,6 @@ def test_what_training_still_needs_is_kept_free(tiny_splade, monkeypatch) -> Non
     assert memory_for_activations(tiny_splade, CPU) == pytest.approx((0.8 * 10 - 4) * weights - sums)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert memory_for_activations(tiny_splade, CPU) == pytest.approx((0.8 * 5 - 4) * weights - sums)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch, version: int) -> None:
-    """The machine may have much more than the container gets; cached files are given back when needed."""
-    group = tmp_path / ("memory" if version == 1 else "")
-    group.mkdir(exist_ok=True)
-    limit, used, cached = (
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        if version == 1
-        else ("memory.max", "memory.current", "inactive_file")
-    )
-    (group / limit).write_text("1000000\n")
-    (group / used).write_text("400000\n")
-    (group / "memory.stat").write_text(f"anon 7\n{cached} 50000\n")
-    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
-    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
-    (tmp_path / "membership").write_text("4:memory:/docker/abc\n" if version == 1 else "0::/docker/abc\n")
-    assert free_memory(CPU) == 650_000
-    (group / limit).write_text("max\n" if version == 2 else "9223372036854771712\n")
-    assert free_memory(CPU) > 1e8
 
 
 def test_every_loss_takes_a_mini_batch_size(tiny_dense, give) -> None:

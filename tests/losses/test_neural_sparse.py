@@ -684,7 +684,7 @@ def test_no_host_sync_in_a_call(model) -> None:
                 found.append(name)
             return function(*args, **(kwargs or {}))
 
-    loss = make_loss(model, penalty_weights=penalties(model), margin_mse_weight=1.0, guide_margin=0.1)
+    loss = make_loss(model, penalty_weights=penalties(model), margin_mse_weight=1.0)
     features, labels = make_batch(model, 3)
     rows = [row.detach().requires_grad_() for row in embed(model, features)]
     with Counts():
@@ -730,15 +730,14 @@ def test_an_empty_batch_is_penalised_by_nothing(model) -> None:
         ({}, True),
         ({"distillation_weight": 0.0}, False),
         ({"distillation_weight": 0.0, "margin_mse_weight": 0.1}, True),
-        ({"distillation_weight": 0.0, "guide_margin": 0.0}, True),
     ],
 )
 def test_what_needs_a_teacher(numbers: dict, needed: bool) -> None:
-    """A recipe loads the teacher by this; a margin of 0 is a guide."""
+    """A recipe loads the teacher by this."""
     assert SparseLossNumbers(**numbers).needs_teacher is needed
 
 
-@pytest.mark.parametrize("wrong", [{"guide_margin": float("nan")}, {"kl_weight": -1}])
+@pytest.mark.parametrize("wrong", [{"mse_weight": float("nan")}, {"kl_weight": -1}])
 def test_numbers_of_the_teacher_are_checked(wrong: dict) -> None:
     """At construction, by name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

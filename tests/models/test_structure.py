@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseAutoEncoder
 
 from lexforge.corpus import encode, named_terms
-from lexforge.models import term_names
+from lexforge.models import name_columns
 from lexforge.models.structure import positions_of, set_dropout
 
 SMALL = {
@@ -59,7 +59,7 @@ def test_the_columns_of_a_csr_model_stand_for_no_tokens(tiny_dense: SentenceTran
     assert width is not None
     head = SparseAutoEncoder(input_dim=width, hidden_dim=2 * width, k=4)
     model = SparseEncoder(modules=[*tiny_dense, head], device="cpu")
-    assert term_names(model, [0, 7]) == ["[0]", "[7]"]
+    assert name_columns(model, [0, 7]) == ["[0]", "[7]"]
     (terms,) = named_terms(model, encode(model, ["sort a list"], "document"))
     assert [term[0] + term[-1] for term, _ in terms] == ["[]"] * 4
     weights = [weight for _, weight in terms]
@@ -69,7 +69,7 @@ def test_the_columns_of_a_csr_model_stand_for_no_tokens(tiny_dense: SentenceTran
 def test_a_column_beyond_the_tokenizer_is_named_by_its_number(tiny_splade: SparseEncoder) -> None:
     """Decoders are padded to round numbers."""
     known = len(tiny_splade.tokenizer)
-    assert term_names(tiny_splade, [5, known]) == [
+    assert name_columns(tiny_splade, [5, known]) == [
         *tiny_splade.tokenizer.convert_ids_to_tokens([5]),
         f"[{known}]",
     ]

@@ -58,6 +58,19 @@ def test_a_query_of_unknown_words_finds_nothing() -> None:
     assert index.search([], 5).ids == []
 
 
+def test_the_vectors_of_queries_hold_counts() -> None:
+    """Whoever scores chosen documents needs them: with the weights of the index they give BM25's scores."""
+    index = BM25Index.build(TEXTS, IDS)
+    queries = index.query_vectors(["cat Cat zebra the", ""])
+    assert queries.shape == (2, index.index.num_terms)
+    assert sorted(queries.data.tolist()) == [1, 2]  # the, and cat twice; no column for zebra
+    scores = (queries @ index.index.vectors().T).toarray()
+    hits = index.search(["cat Cat zebra the"], 5)
+    found = dict(zip(hits.ids[0], hits.scores[0].tolist(), strict=True))
+    np.testing.assert_allclose(scores[0], [found.get(key, 0.0) for key in IDS], rtol=1e-6)
+    assert not scores[1].any()
+
+
 def test_tokens() -> None:
     """Words are lower-cased; bigrams do not cross a word's edge; a word of one character is kept."""
     assert tokens("The U.S. 검색, naïve_x", "words") == ["the", "u", "s", "검색", "naïve_x"]

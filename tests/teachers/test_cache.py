@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.common import progress
 from lexforge.common.similarity import Similarity
 from lexforge.data import DataError
 from lexforge.teachers import TeacherCache
@@ -305,3 +307,26 @@ def test_texts_are_encoded_while_they_are_read(tmp_path: Path, monkeypatch: pyte
     )
     assert cache.lookup(["query 99"], "query").shape == (1, 4)
     np.testing.assert_array_equal(cache.lookup(["document 39"], "document"), rows(["document 39"]))
+
+
+def test_progress_ends_at_the_number_of_all_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bar that knows no total tells nobody how long it takes, and one that stops early looks broken: texts
+    that are known and texts that repeat others count too.
+    """
+    monkeypatch.setattr(module, "BLOCK_TEXTS", 3)
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    documents = TEXTS + TEXTS[:5]
+    for counts in (
+        (3, 6, 9, 11, 14, 15),  # three blocks; two and three that repeat others; the tenth text
+        (3, 6, 9, 12, 15),  # all are known
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            TeacherCache.build(CountingTeacher(), [], documents, tmp_path)
+        assert caplog.messages == [f"teacher counting: {count} of 15 texts" for count in counts]
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        TeacherCache.build(CountingTeacher(), iter(["new"]), documents, tmp_path)
+    assert caplog.messages[-1] == "teacher counting: 16 texts in all"

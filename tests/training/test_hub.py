@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.training.hub import hub_arguments, push_model
+from lexforge.training.recipe import hub_arguments, push_model
 
 
 def trainer(model: Any, output: Path, **arguments: Any) -> SpladeTrainer:

@@ -8,21 +8,22 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.adapt.candidates import candidate_pools, listed_rows
-    from lexforge.adapt.gate import Verdict, judge, measure
-    from lexforge.adapt.queries import PseudoQuery, pseudo_queries, read_queries
-    from lexforge.adapt.scores import scores_in_index, scores_in_ranking
+    from lexforge.adapt.gate import Verdict, judge, judgements, measure
+    from lexforge.adapt.queries import PseudoQuery, hold_out, pseudo_queries, read_queries
+    from lexforge.adapt.scores import scores_in_index
 
 __all__ = [
     "PseudoQuery",
     "Verdict",
     "candidate_pools",
+    "hold_out",
     "judge",
+    "judgements",
     "listed_rows",
     "measure",
     "pseudo_queries",
     "read_queries",
     "scores_in_index",
-    "scores_in_ranking",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -1,8 +1,8 @@
 """The gate of an adaptation: the adapted model replaces the start only where it ranks better.
 
-Without judged queries, held-out pseudo-queries stand for them, and the passage of each is its one relevant
-document. That a model finds the passages of titles, sentences and keywords again is needed and does not
-suffice: docs/adapt.md says what such a verdict can know.
+Without judged queries, held-out pseudo-queries stand for them, and each asks for the passage or the document
+that it was taken from. That a model finds these by titles, sentences and keywords again is needed and does
+not suffice: docs/adapt.md says what such a verdict can know.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.adapt.queries import PseudoQuery
+from lexforge.common.types import Passage, Qrels
 from lexforge.evaluation import (
     Comparison,
     RetrievalEvaluator,
@@ -50,6 +52,28 @@ class Verdict:
             f"{MEASURE} of {self.queries} {what}: {c.first:.4f} -> {c.second:.4f} ({c.difference:+.4f}, 95 % "
             f"interval {c.interval[0]:+.4f} to {c.interval[1]:+.4f}), so the adapted model is {verdict}"
         )
+
+
+def judgements(held: Mapping[str, PseudoQuery], passages: Mapping[str, Passage]) -> Qrels:
+    """Judge the passages that held-out pseudo-queries were taken from.
+
+    Args:
+        held: Query id -> pseudo-query.
+        passages: Passage id -> passage, of all that are searched.
+
+    Returns:
+        Query id -> passage id -> 1. A title asks for its document, so every passage of this is relevant; any
+        other query asks for its own passage.
+    """
+    parts: dict[str, list[str]] = {}
+    for key, passage in passages.items():
+        parts.setdefault(passage.document, []).append(key)
+    found: Qrels = {}
+    for name, query in held.items():
+        whole = query.origin == "title"
+        relevant = parts[passages[query.passage].document] if whole else [query.passage]
+        found[name] = dict.fromkeys(relevant, 1)
+    return found
 
 
 def measure(

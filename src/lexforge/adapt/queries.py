@@ -12,20 +12,24 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+from lexforge.common.cjk import UNSPACED
 from lexforge.common.types import DataError, Passage
 from lexforge.data.lines import numbered_lines
+from lexforge.data.text_tables import READERS, ending
 
 QueryOrigin: TypeAlias = Literal["title", "sentence", "salient", "keywords"]
 """The title; the first sentence; the sentence with the rarest words; the words of highest tf-idf."""
 QUERY_ORIGINS: tuple[QueryOrigin, ...] = get_args(QueryOrigin)
 
 SHORTEST, LONGEST = 2, 32  # words of a sentence that serves as a query; a longer one is cut
+WORD_LETTERS = 2  # that count as a word of Chinese or Japanese: words have about so many, and no spaces
 KEYWORDS = (2, 5)  # fewest and most keywords of a query
+FEWEST_DOCUMENTS = 20  # to hold out whole ones; of fewer, a gate would see one or two
 _WORD = re.compile(r"\w+")
 # Sentences end at a stop before white space, at a full-width stop, and at the end of a line.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\s*\n\s*")
@@ -57,10 +61,12 @@ def read_queries(path: Path) -> list[str]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        DataError: If a line is not UTF-8, or every line is blank.
+        DataError: If the file is a table, if a line is not UTF-8, or if every line is blank.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; expected one query per line")
+    if ending(path) in READERS:
+        raise DataError(f"{path} is a table ({ending(path)}); expected a text file with one query per line")
     texts = (" ".join(line.split()) for _, line in numbered_lines(path))
     queries = list(dict.fromkeys(text for text in texts if text))
     if not queries:
@@ -100,6 +106,44 @@ def pseudo_queries(passages: Mapping[str, Passage], number: int, *, seed: int = 
     return queries
 
 
+def hold_out(
+    taken: Sequence[PseudoQuery], passages: Mapping[str, Passage], most: int, trained: int
+) -> tuple[list[PseudoQuery], list[PseudoQuery]]:
+    """Divide pseudo-queries into those of a gate and those of training, which share no document.
+
+    A model that was trained on one query of a document knows the others too well for a gate. Where there are
+    fewer than `FEWEST_DOCUMENTS` documents, such as one book, the two share no passage instead. The same
+    holds for a document that alone gives more queries than are to be held out.
+
+    Args:
+        taken: Queries in random order.
+        passages: Passage id -> passage, of all that they were taken from.
+        most: Number of queries that are held out at most.
+        trained: Number of queries that are wanted for training.
+
+    Returns:
+        The queries that are held out, which are a tenth of all, or as many as training does not want if these
+        are more, and at most `most`. And those of training, at most `trained`. Some queries of what is held
+        out may be in neither.
+    """
+    wanted = min(most, max(len(taken) // 10, len(taken) - trained))
+    documents = [passages[one.passage].document for one in taken]
+    sizes = Counter(documents)
+    units = [  # what is held out as a whole
+        document if len(sizes) >= FEWEST_DOCUMENTS and sizes[document] <= wanted else one.passage
+        for one, document in zip(taken, documents, strict=True)
+    ]
+    chosen, found = set[str](), 0
+    for unit, number in Counter(units).items():
+        if found >= wanted:
+            break
+        chosen.add(unit)
+        found += number
+    held = [one for one, unit in zip(taken, units, strict=True) if unit in chosen]
+    rest = [one for one, unit in zip(taken, units, strict=True) if unit not in chosen]
+    return held[:wanted], rest[:trained]
+
+
 def _query(
     origin: QueryOrigin, passage: Passage, words: list[str], idf: Mapping[str, float], rng: random.Random
 ) -> str:
@@ -107,7 +151,7 @@ def _query(
     if origin == "title":
         return _shortened(passage.title)
     if origin == "keywords":
-        return _keywords(words, idf, rng)
+        return _shortened(_keywords(words, idf, rng))  # without spaces a clause is one "word"
     sentences = [text for text in map(_shortened, _SENTENCE_END.split(passage.text)) if text]
     if origin == "sentence" or len(sentences) < 2:
         return sentences[0] if sentences else ""
@@ -117,7 +161,11 @@ def _query(
 def _shortened(text: str) -> str:
     """Return a text with single spaces, cut after the most words; blank if too few words are left."""
     cut = " ".join(text.split()[:LONGEST])
-    return cut if len(_WORD.findall(cut)) >= SHORTEST else ""
+    unspaced = [letter.start() for letter in UNSPACED.finditer(cut)]
+    if len(unspaced) > LONGEST * WORD_LETTERS:
+        cut = cut[: unspaced[LONGEST * WORD_LETTERS]].rstrip()
+    words = len(_WORD.findall(UNSPACED.sub(" ", cut))) + len(unspaced) / WORD_LETTERS
+    return cut if words >= SHORTEST else ""
 
 
 def _weight(text: str, idf: Mapping[str, float]) -> float:

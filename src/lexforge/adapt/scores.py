@@ -1,4 +1,4 @@
-"""The scores of the candidates that rankings already hold: those of an index, and of a search by words."""
+"""The scores of candidates by the vectors of an index, which may be those of BM25."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scores_in_index(
     """Score the candidates of all queries by the vectors of an index.
 
     Args:
-        index: The index of the documents.
+        index: The index of the documents, such as `BM25Index.index`.
         vectors: The vectors of the queries, in the order of the pools: CSR `[Q, V]` or an array `[Q, D]`.
         pools: Query id -> document ids.
 
@@ -39,16 +39,3 @@ def scores_in_index(
         scores[part] = np.asarray(products.sum(axis=1)).ravel()
     values = iter(scores.tolist())
     return {query: {key: next(values) for key in pool} for query, pool in pools.items()}
-
-
-def scores_in_ranking(ranking: Run, pools: Mapping[str, Sequence[str]]) -> Run:
-    """Return the scores of the candidates in a ranking by words, such as BM25's.
-
-    Args:
-        ranking: Query id -> document id -> score.
-        pools: Query id -> document ids.
-
-    Returns:
-        Query id -> document id -> score, 0 for a document that the ranking does not hold.
-    """
-    return {query: {key: ranking[query].get(key, 0.0) for key in pool} for query, pool in pools.items()}

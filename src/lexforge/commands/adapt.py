@@ -13,7 +13,8 @@ DIR then holds the model (`model/`), an index (`index/`) that `lexforge search` 
 the numbers (`adapt.json`), the settings and the log. If the adapted model is not better than its start on
 queries that were held out, `model/` is the start, `rejected/` holds the adapted model, and the command ends
 with the exit status 3. A masked language model retrieves nothing yet, so it is compared with BM25, and
-`model/` is the adapted model in any case. docs/adapt.md says what such a check can know.
+`model/` is the adapted model in any case. The page "Documents without judgements" of the documentation says
+what such a check can know.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lexforge.data.formats import detect
 from lexforge.settings import (
     BACKBONE,
     BM25,
+    FITTED_TEACHERS,
     LEXICAL,
     NO_PREFIX,
     PRESETS,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
 
 NOT_BETTER = 3  # the exit status where the adapted model is not better
-HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
+HELD_OUT = 500  # pseudo-queries that the gate measures at most; mostly a tenth of those that there are
 TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
@@ -78,15 +80,17 @@ class Config:
     """A new or empty folder."""
 
     teacher: tuple[str, ...] = ()
-    """Who scores documents: `bm25`, `start` (the model itself), the folders or hub names of dense models and
-    cross-encoders. Several are averaged in units of their spread. Without any these are `start` and `bm25`,
-    and a dense MODEL itself."""
+    """Who scores documents: `bm25`, `start` (the model itself), `lsa` or `lsa-char` (fitted on the documents,
+    on words or on parts of them), the folders or hub names of dense models and cross-encoders. Several are
+    averaged in units of their spread. Without any these are `start` and `bm25`, and a dense MODEL itself."""
 
     queries: Path | None = None
-    """Real queries without judgements, one per line, such as a search log; they join the pseudo-queries."""
+    """Real queries without judgements, such as a search log: a text file with one per line. They join the
+    pseudo-queries. Of more than training takes (steps times batch size) that many are drawn at random."""
 
     pseudo_queries: int = 6400
-    """Number of queries that are taken from the documents at most; 0 takes the real ones alone."""
+    """Number of queries that are taken from the documents for training at most, beside those that are held
+    out; 0 trains on the real ones alone."""
 
     judged: str | None = None
     """Retrieval data with judged queries, which then decide whether the adapted model is better; its
@@ -170,8 +174,9 @@ def main(cfg: Config) -> None:
     if process.num_processes > 1:
         raise ValueError(f"lexforge adapt runs in one process; received {process.num_processes} of them")
     stages = runs.Stages(process)
-    for name in (cfg.model, *cfg.teacher):
-        if name not in (BM25, START):
+    models.check_model(cfg.model)
+    for name in cfg.teacher:
+        if name not in (*FITTED_TEACHERS, START):
             models.check_model(name)
     cfg = resolve(cfg)
     training.check_optimizer(cfg.train.optim)
@@ -191,7 +196,7 @@ def main(cfg: Config) -> None:
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
     asked = take_queries(cfg, model, passages, texts)
-    training.check_full_batch(len(asked.queries), cfg.train, 1)  # a query gives one row
+    training.check_full_batch(len(asked.queries), cfg.train, 1)  # a query gives one row at most
 
     # Before: what the start finds on the queries that were held out.
     stages.begin("measure the start")
@@ -206,6 +211,7 @@ def main(cfg: Config) -> None:
     stages.begin("score the candidates")
     names, scores = score_candidates(cfg, start.retriever, asked, texts)
     rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, seed)
+    check_rows(len(rows), len(asked.queries), cfg.train)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
     # Loss: the order of the teachers, and few terms.
@@ -356,16 +362,15 @@ def take_queries(
             f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "
             f"least {FEWEST} are needed, a tenth of which is held out"
         )
-    first = min(HELD_OUT, len(taken) // 10)
-    held, trained = taken[:first], taken[first : first + cfg.pseudo_queries]
+    held, trained = adapt.hold_out(taken, passages, HELD_OUT, cfg.pseudo_queries)
     queries = {f"pseudo-{place}": one.text for place, one in enumerate(trained)}
     own = {f"pseudo-{place}": one.passage for place, one in enumerate(trained)}
-    if cfg.queries is not None:
-        queries |= {f"real-{place}": text for place, text in enumerate(adapt.read_queries(cfg.queries))}
+    queries |= {f"real-{place}": text for place, text in enumerate(real_queries(cfg))}
+    asked = {f"held-{place}": one for place, one in enumerate(held)}
     gate = evaluation.RetrievalEvaluator(
-        {f"held-{place}": one.text for place, one in enumerate(held)},
+        {key: one.text for key, one in asked.items()},
         texts,
-        {f"held-{place}": {one.passage: 1} for place, one in enumerate(held)},
+        adapt.judgements(asked, passages),
         show_progress_bar=True,
     )
     judged = None
@@ -380,6 +385,20 @@ def take_queries(
     return QuerySets(queries, own, [one.text for one in held], gate, judged)
 
 
+def real_queries(cfg: Config) -> list[str]:
+    """Read the real queries, and draw some at random where training takes no more of them."""
+    if cfg.queries is None:
+        return []
+    found, train = adapt.read_queries(cfg.queries), cfg.train
+    if train.steps is None:  # each epoch takes all
+        return found
+    most = train.steps * train.batch_size * train.gradient_accumulation_steps
+    if len(found) <= most:
+        return found
+    print(f"{most} of {len(found)} real queries are used, drawn at random: {train.steps} steps take no more")
+    return random.Random(train.seed).sample(found, most)
+
+
 def score_candidates(
     cfg: Config,
     retriever: SparseEncoder | SentenceTransformer | None,
@@ -389,27 +408,48 @@ def score_candidates(
     """Let each teacher score the candidates that BM25 and the retriever find.
 
     Returns:
-        The names of the teachers, and the average of their scores.
+        The names of the teachers, and the average of their scores. A query that gives no row is left out.
     """
     queries = asked.queries
-    rankings = {BM25: asked.gate.bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
+    words = asked.gate.bm25
+    rankings = {BM25: words.search(list(queries.values()), DEPTH).to_run(list(queries))}
     if retriever is not None:
         documents = asked.gate.vectors(retriever)[1]
         index = retrieval.build_exact(documents, list(texts), models.check_encoder(retriever))
         vectors = corpus.encode(retriever, list(queries.values()), "query", show_progress_bar=True)
         rankings[START] = index.search(vectors, DEPTH).to_run(list(queries))
     names = cfg.teacher or tuple(rankings)
-    pools = adapt.candidate_pools(list(rankings.values()), queries, asked.own, cfg.pool)
+    # A query with fewer candidates than a row compares gives none, so no teacher need score them.
+    found = adapt.candidate_pools(list(rankings.values()), queries, asked.own, cfg.pool)
+    pools = {query: pool for query, pool in found.items() if len(pool) >= ROW_DOCUMENTS}
+    check_rows(len(pools), len(queries), cfg.train)
+    kept = [place for place, query in enumerate(queries) if query in pools]
+    queries = {query: queries[query] for query in pools}
     scores = []
     for name in names:
         if name == BM25:
-            scores.append(adapt.scores_in_ranking(rankings[BM25], pools))
+            counts = words.query_vectors(list(queries.values()))
+            scores.append(adapt.scores_in_index(words.index, counts, pools))
         elif name == START:
-            scores.append(adapt.scores_in_index(index, vectors, pools))
+            scores.append(adapt.scores_in_index(index, vectors[kept], pools))
         else:
             teacher = teachers.load_teacher(name, list(texts.values()))
             scores.append(teachers.candidate_scorer(teacher, queries, texts)(pools))
     return names, teachers.average_in_spreads(scores)
+
+
+def check_rows(rows: int, queries: int, train: TrainingSettings) -> None:
+    """Refuse to train where too few queries give a row.
+
+    Raises:
+        DataError: If the rows do not fill one batch.
+    """
+    if rows < train.batch_size:
+        raise DataError(
+            f"{rows} of {queries} queries give a training row, and one batch needs {train.batch_size}. A "
+            f"query gives one if BM25 and the start find {ROW_DOCUMENTS} documents for it which the teachers "
+            "do not score all alike: give more queries, or lower the batch size"
+        )
 
 
 def keep_and_index(

@@ -23,9 +23,8 @@ from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
-from lexforge.commands.search import server_options
 from lexforge.data.splits import TEST
-from lexforge.settings import NO_PREFIX, SourceOptions
+from lexforge.settings import NO_PREFIX, SourceOptions, server_options
 from lexforge.storage.files import check_output_file, write_text
 
 

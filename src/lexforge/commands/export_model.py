@@ -5,9 +5,9 @@
 
 Targets: `onnx` (vectors), `onnx-pairs` (Anserini and Pyserini), `onnx-logits` (fastembed), and the
 experimental `elasticsearch` (eland) and `opensearch` (ml-commons), which no running server has loaded yet.
-docs/export.md says how each of them loads the files. MODEL is a saved SPLADE `SparseEncoder` or a bare masked
-language model. The comparison runs over texts of `--data`, or of the embedded docstrings. An export that
-differs from the encoder is refused, and nothing is left in OUT.
+The page "Exported models" of the documentation says how each of them loads the files. MODEL is a saved SPLADE
+`SparseEncoder` or a bare masked language model. The comparison runs over texts of `--data`, or of the
+embedded docstrings. An export that differs from the encoder is refused, and nothing is left in OUT.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 OUT then holds the documents in files of a size that the engine takes in one request, the queries, the mapping
 or schema, an example query, and a README.md with the commands that load them and the limits of the engine.
 FOLDER holds `queries.jsonl` in BEIR layout; without it no queries are written, and some of the documents are
-searched for when the loss of recall is measured. If the command is killed and started again, it continues.
+searched for when the loss of recall is measured. OUT is whole or absent: an interrupted export begins again.
 
 `anserini`, `ciff` (PISA) and `pgvector` were loaded and searched in their engines. `opensearch`,
 `opensearch-sparse-vector`, `elasticsearch` and `vespa` are experimental, because no running server has
@@ -26,7 +26,7 @@ class Config:
 
     vectors: Path  # the folder that `lexforge encode` wrote
     target: export.VectorTargetName  # experimental: opensearch and its sparse vector, elasticsearch, vespa
-    output: Path  # a new folder, or one that an earlier call with the same arguments has left
+    output: Path  # a new or empty folder
     queries: Path | None = None  # a folder that holds queries.jsonl
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
     batch_size: int = 32  # queries per forward pass

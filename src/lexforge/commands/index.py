@@ -30,10 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import corpus, data, models, retrieval
-from lexforge.commands.search import server_options
 from lexforge.common.command_line import printable
 from lexforge.common.types import Passage
-from lexforge.settings import NO_PREFIX, SourceOptions
+from lexforge.settings import NO_PREFIX, SourceOptions, server_options
 from lexforge.storage.files import check_new
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ number behind a term is what the term adds to the score, and `+` marks a term th
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -22,9 +21,10 @@ from typing import Literal
 
 import tyro
 
-from lexforge import corpus, retrieval
+from lexforge import corpus
 from lexforge.common.command_line import printable
 from lexforge.data.lines import BYTE_ORDER_MARK
+from lexforge.settings import engine_tokens
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,6 @@ class Config:
     hybrid: Literal["bm25"] | None = None  # fuse the ranks of the index with those of BM25
     uri: str | None = None  # the server that keeps the vectors; credentials are sent to no other address
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
-
-
-def engine_tokens() -> dict[retrieval.IndexName, str]:
-    """Read the credentials of the servers that keep vectors from the environment."""
-    names: dict[retrieval.IndexName, str] = {"milvus": "MILVUS_TOKEN", "qdrant": "QDRANT_API_KEY"}
-    return {engine: os.environ.get(name, "") for engine, name in names.items()}
-
-
-def server_options(uri: str | None, collection: str, index: retrieval.IndexName | None) -> dict[str, str]:
-    """Return address, collection and credentials of an index on a server; nothing without an address."""
-    if uri is None:
-        return {}
-    token = engine_tokens().get(index, "") if index else ""
-    return {"uri": uri, "collection": collection, "token": token}
 
 
 def show(hits: list[corpus.Found], cfg: Config) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lexforge.commands.search import engine_tokens
+from lexforge.settings import engine_tokens
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED
     lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED --data FOLDER --idf-bias 0.2
+    lexforge trim MODEL --document-terms 48 --max-active-dims 64 --documents FOLDER --output TRIMMED
 
 MODEL is a saved SPLADE `SparseEncoder` or the checkpoint of a masked language model. Up to 3,000 documents
 are drawn at random, with the same seed each time, and one level that gives them the wanted number is
@@ -14,6 +15,9 @@ divide long documents into passages, the last of which are short: `--passages` c
 `--idf-bias` is for a model that was trained on other documents: it makes terms that many of these documents
 activate harder to activate, and rare ones easier, before the level is found.
 
+`--max-active-dims` is the limit of sentence-transformers: no text, query or document, keeps more terms than
+that. The wanted mean is then found with the limit in force, which TRIMMED keeps.
+
 With `--data` the model is measured on judged queries before it is trimmed: as it is, and shifted by idf if
 asked to. For each number of `--curve` it is measured at the level, with `max_active_dims`, and with a
 threshold on the activations. The split is `dev`; name another one by `--split`, and mind that a number that
@@ -23,6 +27,7 @@ trim.svg.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -57,6 +62,7 @@ class Config:
     documents: str  # whose documents are counted: a folder in BEIR layout or another name that recipes take
     output: Path  # a new or empty folder
     idf_bias: float = 0.0  # shift of a term's logit per unit of its idf in the documents
+    max_active_dims: int | None = None  # most terms of a text; None keeps the model's own limit
     passages: bool = False  # count and search passages of long documents, as `lexforge index` divides them
     data: str | None = None  # judged queries for the curve: a name as for --documents; None measures nothing
     split: str = "dev"  # of --data: whose queries are searched
@@ -78,6 +84,11 @@ def main(cfg: Config) -> None:
             raise ValueError(f"--document-terms and --curve must be at least 1; received {number}")
     if not 0 <= cfg.idf_bias < math.inf:
         raise ValueError(f"--idf-bias must be finite and 0 or above; received {cfg.idf_bias}")
+    if cfg.max_active_dims is not None and cfg.max_active_dims <= cfg.document_terms:
+        raise ValueError(
+            f"--max-active-dims must be above --document-terms {cfg.document_terms}, which is a mean; "
+            f"received {cfg.max_active_dims}"
+        )
     detect(cfg.documents)
     name = models.checked_name(cfg.model)
     if models.model_type(name) != "sparse":
@@ -88,6 +99,8 @@ def main(cfg: Config) -> None:
     loaded = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
 
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
+    if cfg.max_active_dims is not None:
+        model.max_active_dims = cfg.max_active_dims
     sample, total = drawn_documents(cfg, model)
     judged = None if loaded is None else judged_queries(cfg, model, loaded)
     numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
@@ -201,6 +214,11 @@ def _write(
     level, scale = levels.levels[cfg.document_terms], levels.scales[cfg.document_terms]
     with new_directory(cfg.output) as folder:
         model.save_pretrained(str(folder), create_model_card=False)
+        if model.max_active_dims is not None and not _keeps_limit(folder):
+            raise ValueError(
+                "this sentence-transformers does not save max_active_dims, so the model would lose its limit "
+                f"of {model.max_active_dims}; 6.1 and newer do"
+            )
         measured: dict[str, Any] = {}
         if points:
             found = {
@@ -238,6 +256,12 @@ def _write(
             "seconds": time.perf_counter() - started,
         }
         runs.write_json(folder / JSON, content)
+
+
+def _keeps_limit(folder: Path) -> bool:
+    """Whether a saved model names its largest number of terms."""
+    saved = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+    return saved.get("max_active_dims") is not None
 
 
 def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:

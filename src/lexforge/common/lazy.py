@@ -1,4 +1,4 @@
-"""Rooms that load a name when it is first used, so that `--help` does not wait for torch and transformers."""
+"""Subpackages that load a name when it is first used: `--help` does not wait for torch and transformers."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
+LEAST_SECONDS_LEFT = 10.0  # a line says how long the rest takes if it takes longer
 
 
 def bars_are_seen() -> bool:
@@ -57,18 +58,30 @@ class Progress:
         seen = bars_are_seen()
         self._bar = tqdm(total=total, desc=what, unit=f" {unit}", disable=not (show and seen))
         self._logs = show and not seen
-        self._logged = time.monotonic()
+        self._logged, self._told = time.monotonic(), 0  # when the last line was written, and what it said
 
     def update(self, count: int) -> None:
-        """Add to what is done; a log line at most every `LOG_SECONDS`, and one at the end."""
+        """Add to what is done; a log line at most every `LOG_SECONDS`, and one at the end.
+
+        A line says how long the rest takes at the speed since the line before, where the total is known and
+        that is longer than `LEAST_SECONDS_LEFT`.
+        """
         self.done += count
         self._bar.update(count)
         now = time.monotonic()
         ended = self.total is not None and self.done >= self.total
         if self._logs and (ended or now - self._logged >= LOG_SECONDS):
             whole = "" if self.total is None else f" of {self.total}"
-            logger.info("%s: %d%s %s", self.what, self.done, whole, self.unit)
-            self._logged = now
+            logger.info("%s: %d%s %s%s", self.what, self.done, whole, self.unit, self._left(now))
+            self._logged, self._told = now, self.done
+
+    def _left(self, now: float) -> str:
+        """Return the end of a line, which says how long the rest takes; "" where that is short or unknown."""
+        since = self.done - self._told
+        if self.total is None or not since:
+            return ""
+        seconds = (self.total - self.done) * (now - self._logged) / since
+        return f", about {_rounded(seconds)} left" if seconds > LEAST_SECONDS_LEFT else ""
 
     def __enter__(self) -> Progress:
         """The counter itself."""
@@ -81,3 +94,11 @@ class Progress:
         self._bar.close()
         if self._logs and self.total is None and self.done and error is None:
             logger.info("%s: %d %s in all", self.what, self.done, self.unit)
+
+
+def _rounded(seconds: float) -> str:
+    """Format a guess at a time: tens of seconds, minutes, or hours and minutes."""
+    if seconds < 90:
+        return f"{round(seconds, -1):.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

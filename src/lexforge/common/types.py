@@ -1,4 +1,4 @@
-"""The types that several rooms exchange: runs, judgements, embeddings of texts, and errors of data."""
+"""The types that several subpackages exchange: runs, judgements, embeddings of texts, and errors of data."""
 
 from __future__ import annotations
 

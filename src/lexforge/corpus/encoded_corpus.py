@@ -183,31 +183,25 @@ class EncodedCorpus:
         """Return the number of documents."""
         return self.manifest.documents
 
-    def blocks(self, rows: int = 1, start: int = 0) -> Iterator[tuple[Vectors, list[str]]]:
+    def blocks(self, rows: int = 1) -> Iterator[tuple[Vectors, list[str]]]:
         """Yield vectors and ids in the order of the corpus, a few blocks at a time.
 
         Args:
             rows: The most documents to yield at once; a single block may hold more.
-            start: Number of the first document to yield; the blocks before it are not read.
 
         Yields:
             CSR `[n, V] float32` or an array `[n, D] float32`, and the n ids.
 
         Raises:
-            ValueError: If a block is damaged or of another corpus, `rows` is below 1 or `start` below 0.
+            ValueError: If a block is damaged or of another corpus, or `rows` is below 1.
         """
-        if rows < 1 or start < 0:
-            raise ValueError(f"rows must be at least 1 and start at least 0; received {rows} and {start}")
+        if rows < 1:
+            raise ValueError(f"rows must be at least 1; received {rows}")
         together = max(1, rows // self.manifest.block_rows)
-        first, skipped = divmod(start, self.manifest.block_rows)
-        numbers = iter(range(first, self.manifest.blocks))
+        numbers = iter(range(self.manifest.blocks))
         while group := list(islice(numbers, together)):
             read = [_read_block(_block_path(self.directory, i), self.manifest, i) for i in group]
-            vectors, ids = join_vectors([part for part, _ in read]), [key for _, part in read for key in part]
-            if skipped:
-                vectors, ids, skipped = vectors[skipped:], ids[skipped:], 0
-            if ids:
-                yield vectors, ids
+            yield join_vectors([part for part, _ in read]), [key for _, part in read for key in part]
 
     def merged(self) -> tuple[Vectors, list[str]]:
         """Return all vectors as one matrix, and all ids."""

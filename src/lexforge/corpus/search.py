@@ -18,7 +18,7 @@ from lexforge.corpus.own_tokens import own_tokens
 from lexforge.corpus.stored_index import Source, open_index
 from lexforge.models.fingerprint import fingerprint
 from lexforge.models.load import check_encoder, load_encoder
-from lexforge.models.structure import term_names
+from lexforge.models.structure import name_columns
 from lexforge.retrieval.base import Index
 from lexforge.retrieval.bm25 import BM25Index
 from lexforge.retrieval.fusion import reciprocal_rank_fusion
@@ -274,7 +274,7 @@ def named_terms(model: SparseEncoder, vectors: Vectors) -> list[list[tuple[str, 
         One list of (term, weight) per row, the largest weight first.
     """
     rows = sparse.csr_array(vectors)  # [n, V]
-    pairs = list(zip(term_names(model, rows.indices.tolist()), rows.data.tolist(), strict=True))
+    pairs = list(zip(name_columns(model, rows.indices.tolist()), rows.data.tolist(), strict=True))
     return [
         sorted((pair for pair in pairs[start:end] if pair[1]), key=lambda pair: -pair[1])
         for start, end in pairwise(rows.indptr.tolist())

@@ -1,8 +1,8 @@
 """Files and hub data sets become queries, documents, judgements and training columns.
 
-Importing this room loads neither `datasets`, `stopwordsiso` nor sentence-transformers: the functions that
-need them import them. Machines that only run losses and models may lack the first two, and the last takes
-seconds to load.
+Importing this subpackage loads neither `datasets`, `stopwordsiso` nor sentence-transformers: the functions
+that need them import them. Machines that only run losses and models may lack the first two, and the last
+takes seconds to load.
 """
 
 from __future__ import annotations

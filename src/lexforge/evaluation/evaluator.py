@@ -19,10 +19,9 @@ from sentence_transformers.sparse_encoder import SparseEncoder
 
 from lexforge.common.types import Passage, Qrels, Run
 from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
-from lexforge.evaluation.expansion import expansion_share, keep_own_terms
-from lexforge.evaluation.latency import search_latency
+from lexforge.corpus.own_tokens import expansion_share, keep_own_terms
 from lexforge.evaluation.metrics import METRICS, RunScores, check_metrics, check_qrels, score_run
-from lexforge.evaluation.search_cost import measure_sparsity
+from lexforge.evaluation.search_cost import measure_sparsity, search_latency
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import BM25Index, Hits, Index, build_exact
 from lexforge.retrieval.base import check_k

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lexforge.common.control_groups import control_groups
+from lexforge.common.device_memory import free_memory
 from lexforge.common.ranks import over_ranks
 from lexforge.losses.gradient_cache import Features, feature_rows
 
@@ -172,40 +170,6 @@ def memory_for_activations(model: nn.Module, device: torch.device) -> float:
     return _SHARE * free_memory(device) / ranks - later
 
 
-def free_memory(device: torch.device) -> int:
-    """Read how much memory is free on a device.
-
-    Args:
-        device: A GPU, or the CPU, where the limits of the process's control groups count too.
-
-    Returns:
-        Bytes.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min([psutil.virtual_memory().available, *_left_in_control_groups()])
-
-
-def peak_memory(device: torch.device) -> int:
-    """Read the most memory that this process has held so far.
-
-    Args:
-        device: A GPU, whose tensors are counted, or the CPU, where all of the process counts.
-
-    Returns:
-        Bytes.
-    """
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource  # Windows has no such module
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def _one_text(model: nn.Module, column: Features) -> tuple[float, float, float]:
     """The bytes of `_kept` for one of the longest texts, and what texts share.
 
@@ -268,21 +232,3 @@ def _memory_of_machine() -> list[int]:
     """The bytes of the memory that is there, free or not: the processor's and that of the current GPU."""
     own = [torch.cuda.mem_get_info()[1]] if torch.cuda.is_available() else []
     return [psutil.virtual_memory().total, *own]
-
-
-def _left_in_control_groups() -> Iterator[int]:
-    """What the control groups of this process leave of their limits (Linux; both versions)."""
-    second = ("memory.max", "memory.current", "inactive_file")
-    first = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    for folder, is_second in control_groups("memory"):
-        names = second if is_second else first
-        if (folder / names[0]).is_file():
-            yield from _left_in(folder, *names)
-
-
-def _left_in(group: Path, limit: str, used: str, cached: str) -> Iterator[int]:
-    most = (group / limit).read_text(encoding="ascii").strip()
-    if most != "max":
-        statistics = (group / "memory.stat").read_text(encoding="ascii").split()
-        reclaimable = int(statistics[statistics.index(cached) + 1])
-        yield int(most) - int((group / used).read_text(encoding="ascii")) + reclaimable

@@ -15,8 +15,8 @@ from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
-from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
+from lexforge.models.structure import embedding_dimension
 
 
 @in_float32

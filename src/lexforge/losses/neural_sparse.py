@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from lexforge.common.ranks import sum_over_ranks, world_size
 from lexforge.common.similarity import Similarity, agreed_similarity, check_similarity
-from lexforge.common.text_identity import NO_TEXT
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation, margin_mse
-from lexforge.losses.false_negatives import BatchTexts, contained, share_left_out
+from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.flops import flops, idf_flops
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import ranking_cross_entropy
@@ -157,23 +156,14 @@ class NeuralSparseLoss(EmbeddingLoss):
         # Candidates that are known to answer an anchor, and repeated ones, are left out of what follows. What
         # repeats depends on the candidates: all those of the batch, or each row's own documents.
         texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
-        left_out = None if texts is None else texts.left_out()  # [B, N] bool
+        left_out = self.no_negatives = None if texts is None else texts.left_out()  # [B, N] bool
         within_rows = None if texts is None else texts.left_out_within_rows(own)  # [B, 1 + n] bool
 
         # The teacher's scores: of all candidates [B, N], or of each row's own documents [B, 1 + n].
         teacher = None
-        if weights["distillation"] or weights["margin_mse"] or numbers.guide_margin is not None:
+        if weights["distillation"] or weights["margin_mse"]:
             teacher = self._teacher_scores(embeddings, features, labels)
         listed = teacher is not None and labels is not None
-        no_negatives, no_triplets = left_out, within_rows  # which a guide may advise too
-        if teacher is not None and numbers.guide_margin is not None:
-            above = _advised(teacher, None if listed else own[:, 0], numbers.guide_margin)
-            if listed:  # A list speaks of each row's own documents, wherever else their texts stand.
-                everywhere = _copies(above, own, texts, own.shape[1] * self._joint(anchor))
-            else:
-                everywhere, above = above, above.gather(1, own)
-            no_negatives, no_triplets = _either(left_out, everywhere), _either(within_rows, above)
-        self.no_negatives = no_negatives
 
         # The scores of each anchor against every candidate serve InfoNCE and a teacher of all candidates.
         scores = None
@@ -183,7 +173,7 @@ class NeuralSparseLoss(EmbeddingLoss):
 
         if weights["infonce"]:
             assert scores is not None
-            parts["infonce"] = ranking_cross_entropy(scores, own[:, 0], self.temperature, no_negatives)
+            parts["infonce"] = ranking_cross_entropy(scores, own[:, 0], self.temperature, left_out)
 
         if weights["self_reconstruction"]:
             tokens = _tokens(features)
@@ -218,7 +208,7 @@ class NeuralSparseLoss(EmbeddingLoss):
                         positive,
                         rows,
                         numbers.margin,
-                        left_out=None if no_triplets is None else no_triplets[:, place],
+                        left_out=None if within_rows is None else within_rows[:, place],
                     )
                     for place, rows in enumerate(negatives, start=1)
                 ]
@@ -265,20 +255,17 @@ class NeuralSparseLoss(EmbeddingLoss):
             "terms/query": _active_dimensions([anchor]),
             "terms/document": _active_dimensions(documents),
         }
-        if no_negatives is not None:
-            self.metrics["candidates/left_out"] = share_left_out(no_negatives)
+        if left_out is not None:
+            self.metrics["candidates/left_out"] = share_left_out(left_out)
         # A factor is a tensor of its own: a weight on the device would make each `if` above wait for it.
         for name in self.sparsity_factors.keys() & parts.keys():
             parts[name] = self.sparsity_factors[name] * parts[name]
         return {name: weights[name] * part for name, part in parts.items()}
 
-    def _joint(self, anchor: Tensor) -> int:
-        """The number of rows of all ranks that are gathered."""
-        return len(anchor) * (world_size() if self.gather_across_devices else 1)
-
     def _own_columns(self, anchor: Tensor, documents: int) -> Tensor:
         """The places of each row's documents among all candidates, `[B, 1 + n]`; the positive is first."""
-        column = torch.arange(documents, device=anchor.device) * self._joint(anchor)  # [1 + n]
+        rows = len(anchor) * (world_size() if self.gather_across_devices else 1)  # of all ranks
+        column = torch.arange(documents, device=anchor.device) * rows  # [1 + n]
         return self._own_places(anchor)[:, None] + column
 
     def _sparsity(self, columns: list[Tensor]) -> Tensor:
@@ -305,7 +292,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         ]
         if (labels is None) == (not embeddings):
             raise ValueError(
-                "distillation, margin_mse and guide_margin need either a label column with given scores "
+                "distillation and margin_mse need either a label column with given scores "
                 f"or the teacher's embedding of every column ({TEACHER_KEY!r} beside its tokens); received "
                 + ("neither; add one, or switch them off" if labels is None else "both")
             )
@@ -371,30 +358,6 @@ def _mask_without_prompt(column: Features) -> Tensor:
         return mask
     # Counted over unmasked tokens, because a tokenizer may pad on the left.
     return mask * (mask.cumsum(dim=1) > column["prompt_length"])
-
-
-def _advised(teacher: Tensor, target: Tensor | None, margin: float) -> Tensor:
-    """What a guide leaves out: documents scored above the positive minus a margin, bool as the scores.
-
-    The positive itself is not among them; it stands in the column `target` [B], or in column 0.
-    Source: Solatorio 2024 (arXiv 2402.16829), equation 3.
-    """
-    teacher = teacher.detach()
-    column = torch.zeros_like(teacher[:, :1], dtype=torch.int64) if target is None else target[:, None]
-    return (teacher > teacher.gather(1, column) - margin).scatter_(1, column, False)
-
-
-def _copies(marked: Tensor, own: Tensor, texts: BatchTexts | None, candidates: int) -> Tensor:
-    """Marks `[B, 1 + n]` of each row's own documents, for all candidates with the same texts: `[B, N]`."""
-    if texts is None:
-        everywhere = torch.zeros(len(own), candidates, dtype=torch.bool, device=own.device)
-        return everywhere.scatter_(1, own, marked)
-    held = texts.candidates[own].where(marked, NO_TEXT).sort(dim=1).values
-    return contained(texts.candidates, held).scatter_(1, own[:, :1], False)
-
-
-def _either(first: Tensor | None, second: Tensor) -> Tensor:
-    return second if first is None else first | second
 
 
 def _active_dimensions(columns: list[Tensor]) -> Tensor:

@@ -20,8 +20,8 @@ from lexforge.losses.precision import at_least_float32, in_float32
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.reference_weights import Aggregate, reference_weights
 from lexforge.losses.similarity import row_lengths
-from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
+from lexforge.models.structure import embedding_dimension
 
 # A section of references, keys or queue: vectors [R, F] without gradient, and their labels [R, L].
 Section = tuple[Tensor, Tensor]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         shift_bias_by_idf,
     )
     from lexforge.models.dense import build_dense
-    from lexforge.models.dimension import embedding_dimension
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
     from lexforge.models.head_scale import has_language_model_head, head_is_trained, scale_head
     from lexforge.models.inference_free import build_inference_free
@@ -26,7 +25,12 @@ if TYPE_CHECKING:
     from lexforge.models.normalized import normalize_vectors
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
-    from lexforge.models.structure import special_token_ids, term_names, vocabulary_size
+    from lexforge.models.structure import (
+        embedding_dimension,
+        name_columns,
+        special_token_ids,
+        vocabulary_size,
+    )
     from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
     from lexforge.models.training_forward import fuse_encoder
     from lexforge.settings import LEXICAL
@@ -56,6 +60,7 @@ __all__ = [
     "load_encoder",
     "lower_bias",
     "model_type",
+    "name_columns",
     "normalize_vectors",
     "own_width",
     "resolve_backbone",
@@ -65,7 +70,6 @@ __all__ = [
     "scale_head",
     "shift_bias_by_idf",
     "special_token_ids",
-    "term_names",
     "unfuse_splade_head",
     "vocabulary_size",
 ]

@@ -1,4 +1,4 @@
-"""What a SPLADE encoder is made of: walks over its modules that several files share."""
+"""What an encoder is made of: walks over its modules and the width of its vectors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.models.token_weights import TokenWeights
 
 POSITION_EMBEDDINGS = ("position_embeddings", "wpe", "embed_positions")  # of BERT and its kin, GPT-2 and OPT
@@ -124,7 +126,33 @@ def vocabulary_size(model: SparseEncoder) -> int:
     return int(splade_decoders(model)[0].weight.shape[0])
 
 
-def term_names(model: BaseModel, columns: Sequence[int]) -> list[str]:
+def embedding_dimension(model: nn.Module) -> int:
+    """Return the width of the embeddings that a model's forward gives, seen from one text.
+
+    `get_embedding_dimension` of sentence-transformers does not say it: before its first use it returns the
+    hidden size of a SPLADE model, and it counts a truncation that only `encode` applies.
+
+    Args:
+        model: A `SentenceTransformer` or `SparseEncoder`.
+
+    Returns:
+        D, the number of columns of `sentence_embedding`.
+
+    Raises:
+        ValueError: If the model takes no text.
+    """
+    preprocess = getattr(model, "preprocess", None)
+    if preprocess is None:
+        raise ValueError(
+            "the width of embeddings is read from a sentence-transformers model that embeds texts; received "
+            f"{type(model).__name__}"
+        )
+    device = next(model.parameters()).device
+    with evaluation_mode(model), torch.no_grad():
+        return int(model(batch_to_device(preprocess(["a"]), device))["sentence_embedding"].shape[-1])
+
+
+def name_columns(model: BaseModel, columns: Sequence[int]) -> list[str]:
     """Return the names of columns of an encoder's sparse vectors.
 
     Args:

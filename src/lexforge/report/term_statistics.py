@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 
 from lexforge.corpus import Vectors
-from lexforge.models import term_names
+from lexforge.models import name_columns
 
 SHOWN = 50  # terms that are listed
 BINS = 40  # bars of a histogram, at most
@@ -74,7 +74,7 @@ def _statistics_of(
 
     stops = stop_words or frozenset()
     frequent, strong = listed(frequency), listed(weight)
-    names = dict(zip([*frequent, *strong], term_names(model, [*frequent, *strong]), strict=True))
+    names = dict(zip([*frequent, *strong], name_columns(model, [*frequent, *strong]), strict=True))
     return {
         "texts": int(texts),
         "mean_active": round(float(active.mean()), 2),

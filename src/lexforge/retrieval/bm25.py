@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Literal, SupportsIndex
 
@@ -40,7 +40,7 @@ class BM25Index:
 
     def __init__(self, index: InvertedIndex, vocabulary: dict[str, int], tokenize: Tokenization) -> None:
         self.tokenize: Tokenization = tokenize
-        self._index = index
+        self.index = index
         self._vocabulary = vocabulary
 
     @classmethod
@@ -94,6 +94,17 @@ class BM25Index:
             ValueError: If k is below 1.
         """
         wanted = check_k(k)
+        return self.index.search(self.query_vectors(texts), wanted)
+
+    def query_vectors(self, texts: Sequence[str]) -> sparse.csr_array:
+        """Return the vectors of queries, whose dot products with those of `index` are BM25's scores.
+
+        Args:
+            texts: The queries.
+
+        Returns:
+            CSR `[Q, tokens] float32`: how often each token of the corpus occurs in each query.
+        """
         columns: list[int] = []
         counts: list[int] = []
         ends = [0]
@@ -104,11 +115,10 @@ class BM25Index:
             columns.extend(known)
             counts.extend(known.values())
             ends.append(len(columns))
-        queries = sparse.csr_array(  # [queries, tokens], how often each token occurs
+        return sparse.csr_array(
             (np.array(counts, np.float32), np.array(columns, np.int32), np.array(ends, np.int32)),
             shape=(len(texts), len(self._vocabulary)),
         )
-        return self._index.search(queries, wanted)
 
 
 def _bm25s() -> ModuleType:

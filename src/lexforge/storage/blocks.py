@@ -1,4 +1,8 @@
-"""Numbers of a teacher on disk, found by key: written in blocks, each of which is whole or absent."""
+"""Numbers of a teacher on disk, found by key: written in blocks, each of which is whole or absent.
+
+All rows of a cache are hashed each time it is opened, and not only sizes and headers compared, because
+docs/guarantees.md promises that a changed bit in a cache is refused.
+"""
 
 from __future__ import annotations
 

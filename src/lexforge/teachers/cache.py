@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,9 @@ from lexforge.storage.blocks import BlockCache, Keys, hash_keys
 from lexforge.storage.files import cache_folder
 
 FORMAT = "lexforge-teacher-block"
-BLOCK_TEXTS = 8192  # texts that are encoded and written at a time
+# Texts that are encoded and written at a time, which is what a killed run can lose: a minute or less with a
+# teacher of 22 M weights on one core. Fewer would be more files, and a cache maps all of them.
+BLOCK_TEXTS = 2048
 _KINDS: tuple[TextKind, TextKind] = ("query", "document")
 
 
@@ -84,7 +86,8 @@ class TeacherCache:
         """Encode what the cache does not hold yet, report progress, and open the cache.
 
         The texts are read once, one after the other. Memory holds two blocks of them and 24 bytes per
-        distinct text, so they may stand in a file that exceeds it.
+        distinct text, so they may stand in a file that exceeds it. The progress has a total where both have a
+        length.
 
         Args:
             teacher: The teacher that encodes the texts.
@@ -103,7 +106,10 @@ class TeacherCache:
         """
         pairs = zip(_KINDS, (queries, documents), strict=True)
         texts = ((kind, text) for kind, given in pairs for text in given)
-        return cls._fill(teacher, texts, folder)
+        total = None
+        if isinstance(queries, Sized) and isinstance(documents, Sized):
+            total = len(queries) + len(documents)
+        return cls._fill(teacher, texts, folder, total)
 
     @classmethod
     def build_for_rows(
@@ -135,26 +141,38 @@ class TeacherCache:
         teacher: EmbeddingTeacher,
         texts: Iterable[tuple[TextKind, str]],
         folder: str | Path | None,
+        total: int | None = None,
     ) -> TeacherCache:
-        """Encode the (kind, text) pairs that the cache does not hold yet, block by block, and open it."""
+        """Encode the (kind, text) pairs that the cache does not hold yet, block by block, and open it.
+
+        Progress counts each of the `total` pairs: one that is known or repeats another when it is compared,
+        and any other when it is encoded.
+        """
         place = cache_folder("teachers", teacher.name) if folder is None else Path(folder)
         blocks = BlockCache(place, FORMAT, np.float16)
         blocks.refuse_other_teacher(teacher.name)
         seen: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not compared with the cache
         missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not encoded yet
+        counts = dict.fromkeys(_KINDS, 0)  # texts since the last comparison, with repeats
         read = 0
-        with Progress(None, f"teacher {teacher.name}", "texts") as progress:
+        tidied = False
+        with Progress(total, f"teacher {teacher.name}", "texts") as progress:
 
             def encode(kind: TextKind, least: int) -> None:
                 """Encode whole blocks of missing texts, and the rest if `least` is 1."""
-                waiting = list(seen[kind])
+                nonlocal tidied
+                waiting, before = list(seen[kind]), len(missing[kind])
                 known = blocks.known(_keys(waiting, kind))
                 missing[kind] |= {text: None for text, here in zip(waiting, known, strict=True) if not here}
+                if settled := counts[kind] - (len(missing[kind]) - before):
+                    progress.update(settled)
                 seen[kind].clear()
+                counts[kind] = 0
                 while len(missing[kind]) >= least:
                     block = list(islice(missing[kind], BLOCK_TEXTS))
-                    if not progress.done:
+                    if not tidied:
                         blocks.remove_leftovers()
+                        tidied = True
                     embeddings = _checked(teacher.encode(block, kind), block, blocks.dimension)
                     blocks.append(teacher.name, _keys(block, kind), embeddings)
                     for text in block:
@@ -163,6 +181,7 @@ class TeacherCache:
 
             for kind, text in texts:
                 read += 1
+                counts[kind] += 1
                 seen[kind][text] = None
                 if len(seen[kind]) >= BLOCK_TEXTS:
                     encode(kind, BLOCK_TEXTS)

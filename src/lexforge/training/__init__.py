@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from lexforge.settings import PRESETS, EvaluationSettings, Phase, Preset, PresetName, TrainingSettings
     from lexforge.training.any_loss import check_full_batch
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.dense import DenseTrainer
     from lexforge.training.plan import Plan
     from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         unknown_rows,
     )
     from lexforge.training.recipe_terms import Terms, case_notes
-    from lexforge.training.trainer import SpladeTrainer, check_training_length
+    from lexforge.training.trainer import DenseTrainer, SpladeTrainer, check_training_length
     from lexforge.training.weighted_sampler import weighted_batches
 
 __all__ = [

@@ -21,12 +21,13 @@ from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge import corpus
+from lexforge.common.device_memory import free_memory, peak_memory
 from lexforge.common.numbers import byte_size, duration
 from lexforge.common.ranks import from_first_rank
 from lexforge.evaluation.training_queries import ROWS
 from lexforge.losses.base import LOSS_KEYS, losses_of
 from lexforge.losses.gradient_cache import can_be_cut
-from lexforge.losses.memory import RowsThatFit, free_memory, peak_memory
+from lexforge.losses.memory import RowsThatFit
 from lexforge.runs import Stages
 from lexforge.runs.resumable import ResumableTraining
 from lexforge.sparsity.constants import BETWEEN, COUNTED_TEXTS, SAMPLE

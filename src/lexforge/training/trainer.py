@@ -1,4 +1,4 @@
-"""The SPLADE trainer: the sentence-transformers trainer with a fused head, a curriculum and a teacher."""
+"""The two trainers: of sparse encoders, with a fused head, a curriculum and a teacher, and of dense ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ from lexforge.sparsity.constants import COUNTED_TEXTS, QUERY_TOLERANCE, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
 from lexforge.training.any_loss import AnyLossTraining, Losses
 from lexforge.training.collapse import CollapseCallback
-from lexforge.training.collator import SpladeCollator
+from lexforge.training.collator import DenseCollator, SpladeCollator
 from lexforge.training.columns import check_training_rows, texts_of_rows
 from lexforge.training.curriculum import CurriculumCallback, phase_at
 
@@ -160,8 +161,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""
         if isinstance(loss, NeuralSparseLoss):
-            reads = loss.weights["distillation"] or loss.weights["margin_mse"]
-            labels_are_read = bool(reads) or loss.numbers.guide_margin is not None
+            labels_are_read = bool(loss.weights["distillation"] or loss.weights["margin_mse"])
             check_training_rows(dataset, self._label_columns, labels_are_read=labels_are_read)
 
     def _make_curriculum(self, losses: Sequence[Any]) -> CurriculumCallback | None:
@@ -337,6 +337,42 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         if self.controller is not None and training_type == "train":
             logs = logs | self.controller.log_values()
         super().log(logs, start_time)
+
+
+class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceTransformerTrainer):
+    """Train a `SentenceTransformer` with any loss of lexforge or sentence-transformers.
+
+    It takes what `SentenceTransformerTrainer` takes (`AnyLossTraining`) and adds three things. It keeps
+    the state of the loss (queue, prototypes, momentum encoder) equal on all ranks and saves it in each
+    checkpoint (`RunStateCallback`). It survives interruptions (`ResumableTraining`). It stops when a number
+    is not finite (`FiniteTraining`).
+
+    Args:
+        model: The model to train; None if `model_init` makes it.
+        loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
+            default of `SentenceTransformerTrainer`.
+        **kwargs: `fastest_precision`, `dropout` and `gradient_checkpointing` of `AnyLossTraining`, and all of
+            `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
+            `model_init` and others.
+
+    Raises:
+        TypeError: If the loss is none of the above.
+        ValueError: If `train` finds that no step can be taken; see also `AnyLossTraining`.
+        NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
+        DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
+        DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
+        TrainingInterrupted: If a signal reached any rank during `train`.
+    """
+
+    def __init__(self, model: SentenceTransformer | None = None, loss: Losses = None, **kwargs: Any) -> None:
+        super().__init__(model=model, loss=loss, **kwargs)
+        if self.encoder_precision is not None:
+            self.run_state.parts["encoder_precision"] = self.encoder_precision
+
+    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> DenseCollator:
+        """A collator with the stock collator's settings, whose batches also name their rows."""
+        stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
+        return DenseCollator.like(stock, encoder=model)
 
 
 def check_training_length(tokens: int | None, longest: int | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_retrieval_data
+from lexforge.data import DataError, load_documents, load_retrieval_data
 
 datasets = pytest.importorskip("datasets")
 
@@ -79,3 +79,27 @@ def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
         write_lines(tmp_path / "folder" / shard, ROWS)
     with pytest.raises(DataError, match=r"train-00000-of-00002\.jsonl and .* are both the split 'train'"):
         load_retrieval_data(str(tmp_path / "folder"))
+
+
+@pytest.mark.parametrize("table", ["test_results.csv", "train.jsonl.gz", "dev-log.tsv", "state.json"])
+def test_texts_beside_a_table_are_refused_where_documents_are_read(table: str, tmp_path: Path) -> None:
+    """A table among many texts has the name of a split by chance; it was read, and the texts were not."""
+    (tmp_path / table).touch()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README.md").write_text("a text, because it lies below the top")
+    with pytest.raises(DataError) as raised:
+        load_documents(str(tmp_path))
+    assert str(raised.value) == (
+        f"{tmp_path} holds {table}, as a folder of rows does, and texts such as notes/README.md: give the "
+        "table itself, or a folder of one kind"
+    )
+
+
+def test_notes_about_rows_and_training_data_are_not_affected(tmp_path: Path) -> None:
+    """Data sets have a README and a licence, and whoever trains on rows may keep texts beside them."""
+    folder = write_lines(tmp_path / "folder" / "train.jsonl", ROWS).parent
+    for name in ("README.md", "license.txt", "CHANGELOG.rst"):
+        (folder / name).write_text("about the rows")
+    assert len(load_documents(str(folder))) == 12
+    (folder / "thoughts.txt").write_text("more")
+    assert sizes(folder) == {"train": 12}

@@ -15,6 +15,7 @@ from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
+from lexforge.data.formats.texts import is_text, names_below
 from lexforge.data.lines import require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
@@ -27,6 +28,8 @@ from lexforge.settings import SourceOptions, TableOptions
 # The columns of rows that hold a document each; of several names the first that is there counts.
 _TEXTS = ("text", "contents", "content", "body", "document", "passage")
 _PARTS = {"id": ("_id", "id", "docid", "doc_id", "document_id"), "title": ("title",), "text": _TEXTS}
+_SAVED = ("dataset_dict.json", "state.json")  # one of them is in each folder of `save_to_disk`
+_NOTES = ("README", "LICENSE", "LICENCE", "CHANGELOG")  # how names of files begin that tell about rows
 
 NAME = (
     "rows of texts (a file .csv, .tsv, .parquet or .jsonl, also .gz or .zst; a folder of such files by "
@@ -80,7 +83,12 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the documents; the positives and negatives of pairs have no titles. See `Format.titled`."""
+    """Yield the documents; the positives and negatives of pairs have no titles. See `Format.titled`.
+
+    Raises:
+        DataError: If a folder holds texts beside the rows, which would be left out in silence.
+    """
+    _refuse_texts_beside(Path(source))
     faults = Faults(source, options.bad_rows)
     found = tables(source, (*_headers(options), *_TEXTS), options, faults)
     if _are_documents(found, options):
@@ -105,6 +113,22 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
         if file == path and SPLIT in names:
             return None  # the rows name the splits
     return list(files)
+
+
+def _refuse_texts_beside(path: Path) -> None:
+    """Refuse a folder of rows that holds texts too, other than notes about it at its top."""
+    if not path.is_dir():
+        return
+    texts = (name for name in names_below(path) if is_text(name))
+    text = next((name for name in texts if "/" in name or not name.upper().startswith(_NOTES)), None)
+    if text is None:
+        return
+    saved = [name for name in _SAVED if (path / name).is_file()]
+    table = saved[0] if saved else next(iter(_files_by_split(path).values())).name
+    raise DataError(
+        f"{path} holds {table}, as a folder of rows does, and texts such as {text}: give the table itself, "
+        "or a folder of one kind"
+    )
 
 
 def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
@@ -138,7 +162,7 @@ def _headers(options: SourceOptions) -> tuple[str, ...]:
 
 def _is_saved(folder: Path) -> bool:
     """Return whether `save_to_disk` wrote the folder."""
-    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+    return any((folder / name).is_file() for name in _SAVED)
 
 
 def _files_by_split(folder: Path) -> dict[str, Path]:

@@ -22,8 +22,8 @@ def matches(source: str) -> bool:
     """Return whether a source is such a file, or a folder with one anywhere in it."""
     path = Path(source)
     if path.is_dir():
-        return any(_is_text(name) for name in names_below(path))
-    return path.is_file() and _is_text(path.name)
+        return any(is_text(name) for name in names_below(path))
+    return path.is_file() and is_text(path.name)
 
 
 def split_names(source: str, options: SourceOptions) -> NoReturn:
@@ -68,8 +68,8 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     names = list(names_below(path)) if path.is_dir() else [path.name]
     folder = path if path.is_dir() else path.parent
     unreadable = [f"{name} (no permission to list it)" for name in names if name.endswith("/")]
-    unknown = [name for name in names if not _is_text(name) and not name.endswith("/")]
-    names = [name for name in names if _is_text(name)]
+    unknown = [name for name in names if not is_text(name) and not name.endswith("/")]
+    names = [name for name in names if is_text(name)]
     check_readers({_ending(name) for name in names})
     decoded: list[str] = []
     broken: list[str] = []
@@ -108,7 +108,7 @@ def _refuse(source: str) -> NoReturn:
     """Say what a source holds, and which command takes it."""
     path = Path(source)
     names = names_below(path) if path.is_dir() else [path.name]
-    endings = Counter(_ending(name) for name in names if _is_text(name))
+    endings = Counter(_ending(name) for name in names if is_text(name))
     found = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common())
     what = "folder" if path.is_dir() else "file"
     raise no_judgements(source, f"the {what} holds documents ({found})")
@@ -118,7 +118,8 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """Return whether the ending of a file's name is that of a text."""
     return _ending(name) in ENDINGS
 
 

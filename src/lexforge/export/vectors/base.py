@@ -148,7 +148,7 @@ class VectorTarget(ABC):
         return b"\n".join(documents) + b"\n"
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Make what can only be made of all documents, and return the names of the files of documents."""
+        """Make what can only be made of all documents, and return the names of the files that hold them."""
         return list(shards)
 
     @abstractmethod

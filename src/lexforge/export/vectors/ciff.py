@@ -23,7 +23,6 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from lexforge.export.vectors.base import MEGABYTE, Row, Survey, VectorTarget, scaled
-from lexforge.storage.files import write_file
 
 INDEX = "index.ciff"
 _HEAD = 3  # numbers before the columns of a document: its position, its terms, the bytes of its id
@@ -75,15 +74,13 @@ class Ciff(VectorTarget):
         )
 
     def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
-        """Merge the runs into `index.ciff`."""
-
-        def write(path: Path) -> None:
-            with path.open("wb") as file, ExitStack() as stack:
-                runs = [stack.enter_context(safe_open(folder / name, framework="numpy")) for name in shards]
-                for message in self._messages(runs):
-                    _write_message(file, message)
-
-        write_file(folder / INDEX, write)
+        """Merge the runs into `index.ciff`, and remove them."""
+        with (folder / INDEX).open("wb") as file, ExitStack() as stack:
+            runs = [stack.enter_context(safe_open(folder / name, framework="numpy")) for name in shards]
+            for message in self._messages(runs):
+                _write_message(file, message)
+        for name in shards:
+            (folder / name).unlink()
         return [INDEX]
 
     def document(self, row: Row) -> str:

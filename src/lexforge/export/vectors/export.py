@@ -1,19 +1,16 @@
-"""Vectors of an encoded corpus as files for another search engine, written as a stream and resumable.
+"""Vectors of an encoded corpus as files for another search engine, written as a stream.
 
 The folder holds the documents in files of a size that the engine takes in one request, the queries, the
-mapping or schema, an example query, a README.md with the commands and the limits of the engine, and
-`export.json`, which says how far the export has come. Memory holds one block of the corpus and one file.
+mapping or schema, an example query, and a README.md with the commands and the limits of the engine. It is
+whole or absent. Memory holds one block of the corpus and one file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -32,11 +29,8 @@ from lexforge.export.vectors.vespa import Vespa
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.settings import VectorTargetName
-from lexforge.storage.files import leftover, remove_leftovers, write_file
-from lexforge.storage.manifest import content_sha256, file_sha256, pack_manifest, unpack_manifest
+from lexforge.storage.files import check_new, new_directory
 
-RECORD = "export.json"
-FORMAT = "lexforge-vector-export"
 VECTOR_TARGETS: dict[VectorTargetName, type[VectorTarget]] = {
     "anserini": Anserini,
     "ciff": Ciff,
@@ -78,7 +72,7 @@ def check_vector_export(
         The class of the target.
 
     Raises:
-        FileExistsError: If the directory is a file, or holds anything but an export.
+        FileExistsError: If the directory is a file or holds anything.
         ValueError: If the vectors are dense or the target is unknown.
     """
     if target not in VECTOR_TARGETS:
@@ -88,15 +82,7 @@ def check_vector_export(
             f"only sparse vectors are exported; {corpus.directory} holds {corpus.manifest.vector_type} ones, "
             f"of {corpus.manifest.model}"
         )
-    folder = Path(directory)
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"vectors are exported into a directory; {folder} is a file")
-    if folder.is_dir() and not (folder / RECORD).is_file():
-        strange = sorted(entry.name for entry in folder.iterdir() if leftover(entry.name) is None)
-        if strange:
-            raise FileExistsError(
-                f"{folder} holds {strange[0]}, which is no part of an export; choose a new directory"
-            )
+    check_new(directory)
     return VECTOR_TARGETS[target]
 
 
@@ -120,7 +106,7 @@ def term_names(model: SparseEncoder | SentenceTransformer, corpus: EncodedCorpus
             f"{manifest.max_seq_length} tokens; received a model (at {model.max_seq_length} tokens) with "
             "other weights or settings"
         )
-    return models.term_names(model, range(next(corpus.blocks())[0].shape[1]))
+    return models.name_columns(model, range(next(corpus.blocks())[0].shape[1]))
 
 
 def export_vectors(
@@ -133,12 +119,12 @@ def export_vectors(
     shard_bytes: int | None = None,
     show_progress_bar: bool = False,
 ) -> Exported:
-    """Write an encoded corpus as files for another engine; the same call continues one that was killed.
+    """Write an encoded corpus as files for another engine; an interrupted call leaves nothing.
 
     Args:
         corpus: The encoded corpus; its model must be sparse. If the model is searched by cosine, all vectors
             are scaled to unit length, so that the engine's dot product is the cosine.
-        directory: A new or empty directory, or one that an earlier call with the same arguments has left.
+        directory: A new or empty directory.
         target: A name of `VectorTargetName`.
         terms: The name of each column of the vectors; needed by engines that name terms.
         queries: Queries to export too; the loss of recall is then measured with them.
@@ -150,9 +136,9 @@ def export_vectors(
         What was written.
 
     Raises:
-        FileExistsError: If the directory holds anything else, or was begun with other arguments.
-        ValueError: If the vectors are dense, the target is unknown or needs names, the engine cannot hold a
-            document, or a file that an earlier call has written was changed.
+        FileExistsError: If the directory is a file or holds anything.
+        ValueError: If the vectors are dense, the target is unknown or needs names, or the engine cannot hold
+            a document.
     """
     made_by = check_vector_export(corpus, directory, target)
     if shard_bytes is not None and shard_bytes < 1:
@@ -162,93 +148,30 @@ def export_vectors(
     if queries is not None:
         similarity = corpus.manifest.similarity
         queries = Queries(sparse_vectors(queries.vectors, "queries", width, similarity), queries.ids)
-    settings = {
-        "target": target,
-        "corpus": corpus.manifest.key,
-        "terms": content_sha256({"terms": engine.terms}),
-        "queries": _digest(queries),
-        "shard_bytes": shard_bytes or engine.shard_bytes,
-    }
-    folder = Path(directory)
-    record = _claim(folder, settings)
-    if record is None:
-        survey = survey_vectors(corpus, engine, queries, show_progress_bar=show_progress_bar)
-        record = {"settings": settings, "survey": asdict(survey), "documents": 0, "files": {}, "done": False}
-        _write_record(folder, record)
-    survey = Survey(**record["survey"])
-    if not record["done"]:
-        _write_documents(corpus, folder, engine, survey, record, show_progress_bar)
+    survey = survey_vectors(corpus, engine, queries, show_progress_bar=show_progress_bar)
+    with new_directory(directory) as folder:
+        limit = shard_bytes or engine.shard_bytes
+        shards = _write_documents(corpus, folder, engine, survey, limit, show_progress_bar)
+        files = engine.finish(folder, shards)
         _write_others(corpus, folder, engine, survey, queries)
-        _finish(folder, engine, record)
-    return Exported(survey, list(record["files"]), engine.limits(survey))
-
-
-def _digest(queries: Queries | None) -> str:
-    """Return a digest of the queries that are exported."""
-    digest = hashlib.sha256()
-    if queries is not None:
-        digest.update(json.dumps(queries.ids).encode())
-        for array in (queries.vectors.data, queries.vectors.indices, queries.vectors.indptr):
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _claim(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the record of an earlier call, or None if the directory is new or empty.
-
-    Raises:
-        FileExistsError: If the directory was begun with other arguments.
-        ValueError: If the record is damaged, or a file that it names was changed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / RECORD
-    remove_leftovers(folder, ".*")
-    if not path.is_file():
-        return None
-    record = unpack_manifest(path.read_bytes(), FORMAT)
-    if different := [
-        f"{name} was {record['settings'].get(name)!r} and is now {value!r}"
-        for name, value in settings.items()
-        if record["settings"].get(name) != value
-    ]:
-        raise FileExistsError(
-            f"{folder} was begun with other arguments: {'; '.join(different)}; choose a new one"
-        )
-    for name, digest in record["files"].items():
-        if not (folder / name).is_file() or file_sha256(folder / name) != digest:
-            raise ValueError(f"{folder / name} is missing or was changed; delete {folder} and export again")
-    return record
-
-
-def _write_record(folder: Path, record: dict[str, Any]) -> None:
-    write_file(folder / RECORD, f"{pack_manifest(FORMAT, record)}\n".encode())
+    return Exported(survey, files, engine.limits(survey))
 
 
 def _write_documents(
-    corpus: EncodedCorpus,
-    folder: Path,
-    target: VectorTarget,
-    survey: Survey,
-    record: dict[str, Any],
-    show: bool,
-) -> None:
-    """Write the files of documents that are missing, and name each in the record as soon as it is whole."""
-    start = record["documents"]
+    corpus: EncodedCorpus, folder: Path, target: VectorTarget, survey: Survey, limit: int, show: bool
+) -> list[str]:
+    """Write the files of documents, whose size `limit` bounds in bytes, and return their names."""
+    names: list[str] = []
     with Progress(len(corpus), "Export", show=show) as progress:
-        progress.update(start)
 
         def write(shard: list[bytes]) -> None:
-            name, content = f"documents-{len(record['files']):05d}.{target.suffix}", target.shard(shard)
-            write_file(folder / name, content)
-            record["files"][name] = hashlib.sha256(content).hexdigest()
-            record["documents"] += len(shard)
-            _write_record(folder, record)
+            names.append(f"documents-{len(names):05d}.{target.suffix}")
+            (folder / names[-1]).write_bytes(target.shard(shard))
             progress.update(len(shard))
 
         shard: list[bytes] = []
-        size, limit = 0, record["settings"]["shard_bytes"]
-        position = start
-        for vectors, ids in canonical_blocks(corpus, start):
+        size = position = 0
+        for vectors, ids in canonical_blocks(corpus):
             for row in rows_of(target, survey, vectors, ids, position):
                 content = target.encoded(row)
                 if shard and size + len(content) + 1 > limit:
@@ -259,6 +182,7 @@ def _write_documents(
             position += len(ids)
         if shard:
             write(shard)
+    return names
 
 
 def _write_others(
@@ -266,16 +190,9 @@ def _write_others(
 ) -> None:
     """Write the queries, the schema, the example query and the README."""
     if queries is not None:
-        lines = (
-            target.query(row) + "\n"
-            for row in rows_of(target, survey, queries.vectors, queries.ids, asked=True)
-        )
-
-        def write(path: Path) -> None:
-            with path.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(lines)
-
-        write_file(folder / target.queries_file, write)
+        with (folder / target.queries_file).open("w", encoding="utf-8", newline="\n") as file:
+            for row in rows_of(target, survey, queries.vectors, queries.ids, asked=True):
+                file.write(target.query(row) + "\n")
         source = queries
     else:  # a document is the example of a query; the survey has refused a corpus without a term
         blocks = canonical_blocks(corpus)
@@ -283,22 +200,10 @@ def _write_others(
     filled = int(np.flatnonzero(np.diff(source.vectors.indptr))[0])  # a query without a term finds nothing
     one = source.vectors[[filled]]
     example = next(rows_of(target, survey, one, [source.ids[filled]], asked=True))
-    for name, text in target.files(survey, example).items():
+    texts = target.files(survey, example) | {"README.md": _readme(corpus, target, survey, queries)}
+    for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_file(folder / name, text.encode())
-    write_file(folder / "README.md", _readme(corpus, target, survey, queries).encode())
-
-
-def _finish(folder: Path, target: VectorTarget, record: dict[str, Any]) -> None:
-    """Make what needs all documents, and say in the record that everything is there."""
-    shards = list(record["files"])
-    final = target.finish(folder, shards)
-    if final != shards:
-        record["files"] = {name: file_sha256(folder / name) for name in final}
-    record["done"] = True
-    _write_record(folder, record)
-    for name in set(shards) - set(final):
-        (folder / name).unlink()
+        (folder / name).write_bytes(text.encode())
 
 
 def rows_of(

@@ -59,12 +59,11 @@ def survey_vectors(
     return replace(choices[best], recall=recalls[best])
 
 
-def canonical_blocks(corpus: EncodedCorpus, start: int = 0) -> Iterator[tuple[sparse.csr_array, list[str]]]:
+def canonical_blocks(corpus: EncodedCorpus) -> Iterator[tuple[sparse.csr_array, list[str]]]:
     """Yield vectors as the engines take them, scaled to unit length if the model is searched by cosine.
 
     Args:
         corpus: An encoded corpus of sparse vectors.
-        start: Number of the first document wanted.
 
     Yields:
         CSR `[n, V] float32` in canonical form, and the n ids.
@@ -72,7 +71,7 @@ def canonical_blocks(corpus: EncodedCorpus, start: int = 0) -> Iterator[tuple[sp
     Raises:
         ValueError: If a block is damaged, or a weight is negative or not finite.
     """
-    for vectors, ids in corpus.blocks(start=start):
+    for vectors, ids in corpus.blocks():
         yield sparse_vectors(vectors, "documents", vectors.shape[1], corpus.manifest.similarity), ids
 
 
