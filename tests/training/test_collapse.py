@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from sentence_transformers import SparseEncoder
@@ -56,9 +57,13 @@ def test_dense_activations_are_called_out_for_each_column(
 
 
 def test_a_wanted_number_is_named_in_the_place_of_the_weight_that_it_sets(
-    tiny_splade: SparseEncoder, caplog: pytest.LogCaptureFixture
+    tiny_splade: SparseEncoder,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """The controller would overwrite the weight at the next count."""
+    monkeypatch.chdir(tmp_path)  # a trainer without arguments makes its folder where it is
     loss = NeuralSparseLoss(tiny_splade, flops_weight=1.0)
     trainer = SpladeTrainer(tiny_splade, loss, document_terms=8)
     (callback,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, CollapseCallback))

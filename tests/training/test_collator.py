@@ -135,8 +135,11 @@ def test_the_trainer_hands_them_to_the_loss(tiny_splade: SparseEncoder, tmp_path
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
 
 
-def test_training_texts_are_cut_where_the_trainer_is_told(tiny_splade: SparseEncoder) -> None:
+def test_training_texts_are_cut_where_the_trainer_is_told(
+    tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Shorter training texts make steps cheaper; the model itself still reads whole texts."""
+    monkeypatch.chdir(tmp_path)  # a trainer without arguments makes its folder where it is
     longest = tiny_splade.max_seq_length
     dataset = Dataset.from_list([{"anchor": "sort list", "positive": "sort a list of words " * 4}])
 
