@@ -43,13 +43,15 @@ def test_a_file_and_a_folder_have_their_names_only_when_whole(tmp_path: Path) ->
 
     def write(beside: Path) -> None:
         beside.write_bytes(b"half")
-        assert names(tmp_path) == ["file", beside.name]
-        assert leftover(beside.name)[:3] == ("file", 3, os.getpid())
+        beside.with_name(".tmpOfALibrary").touch()  # which nothing but its folder tells from a user's file
+        assert names(tmp_path) == ["file", beside.parent.name]
+        assert leftover(beside.parent.name)[:3] == ("file", 3, os.getpid())
         assert (tmp_path / "file").read_bytes() == b"old"
 
     write_file(tmp_path / "file", b"old")
     write_file(tmp_path / "file", write, rank=3)
     assert (tmp_path / "file").read_bytes() == b"half"
+    assert names(tmp_path) == ["file"]
     with new_directory(tmp_path / "new" / "folder") as beside:
         fill(beside)
         assert names(tmp_path / "new") == [beside.name]

@@ -72,7 +72,8 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
 
     Args:
         path: The file; what it held is replaced.
-        content: Its bytes, or a function that writes them to the path it is given.
+        content: Its bytes, or a function that writes them to the path it is given. That path lies in a folder
+            of its own, because safetensors makes a file beside it, which a killed process would leave.
         rank: This process, so that ranks tell their leftovers apart.
 
     Raises:
@@ -80,17 +81,21 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
     """
     for attempt in range(ATTEMPTS):
         beside = _beside(path, rank)
+        place = beside / path.name if callable(content) else beside
         try:
-            with _errors_name(path, beside):
+            with _errors_name(path, beside), _errors_name(path, place):
                 if callable(content):
-                    content(beside)
+                    beside.mkdir()
+                    content(place)
                 else:
-                    beside.write_bytes(content)
-            os.replace(beside, path)
+                    place.write_bytes(content)
+            os.replace(place, path)
+            shutil.rmtree(beside, ignore_errors=True)
             return
         except BaseException as error:
             # Another process that starts at this moment may take the file for a leftover and remove it.
             removed = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ESTALE)
+            shutil.rmtree(beside, ignore_errors=True)
             with suppress(FileNotFoundError, NotADirectoryError):
                 beside.unlink()
             if not removed or attempt == ATTEMPTS - 1 or not path.parent.is_dir():
