@@ -138,17 +138,18 @@ def documents_of_size(vectors: sparse.csr_array, rows: int, seed: int, folder: P
     """
     if rows <= vectors.shape[0]:
         return vectors[np.random.default_rng(seed).permutation(vectors.shape[0])[:rows]]
-    types, ends = {"data": np.float32, "indices": np.int32}, [0]
+    types, lengths = {"data": np.float32, "indices": np.int32}, []
     with ExitStack() as stack:
         files = {name: stack.enter_context((folder / name).open("wb")) for name in types}
         for block in Simulation(vectors).blocks(rows, seed):
             for name, file in files.items():
                 getattr(block, name).astype(types[name]).tofile(file)
-            ends.extend(ends[-1] + block.indptr[1:].astype(np.int64))
+            lengths.append(np.diff(block.indptr))
+    ends = np.append(0, np.cumsum(np.concatenate(lengths), dtype=np.int64))
     if ends[-1] > np.iinfo(np.int32).max:  # scipy would copy all positions into 64 bits
         raise ValueError(f"{rows:,} documents have {ends[-1]:,} weights, above 32 bits")
     data, indices = (np.asarray(np.memmap(folder / name, types[name], "r")) for name in types)
-    return sparse.csr_array((data, indices, np.array(ends, np.int32)), shape=(rows, vectors.shape[1]))
+    return sparse.csr_array((data, indices, ends.astype(np.int32)), shape=(rows, vectors.shape[1]))
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,31 @@ def test_a_file_and_a_folder_have_their_names_only_when_whole(tmp_path: Path) ->
         assert leftover(beside.name)[:3] == ("folder", 0, os.getpid())
     assert names(tmp_path / "new") == ["folder"]
     assert names(tmp_path / "new" / "folder") == ["a"]
+
+
+def test_what_another_process_takes_for_a_leftover_is_written_again(tmp_path: Path) -> None:
+    """A process that starts removes what lies half written, and a library tells that by its own error."""
+    taken: list[Path] = []
+
+    def write(beside: Path) -> None:
+        if not taken:
+            taken.append(beside.parent)
+            shutil.rmtree(beside.parent)
+            raise RuntimeError("no such file")
+        beside.write_bytes(b"whole")
+
+    write_file(tmp_path / "file", write)
+    assert (tmp_path / "file").read_bytes() == b"whole"
+    assert names(tmp_path) == ["file"]
+
+    def fail(beside: Path) -> None:
+        beside.write_bytes(b"half")
+        raise RuntimeError("no number")
+
+    with pytest.raises(RuntimeError, match="no number"):
+        write_file(tmp_path / "file", fail)
+    assert (tmp_path / "file").read_bytes() == b"whole"
+    assert names(tmp_path) == ["file"]
 
 
 def test_text_is_compressed_by_its_name_and_replaced_whole(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def _write(
         if model.max_active_dims is not None and not _keeps_limit(folder):
             raise ValueError(
                 "this sentence-transformers does not save max_active_dims, so the model would lose its limit "
-                f"of {model.max_active_dims}; 6.1 and newer do"
+                f"of {model.max_active_dims}; version 6.2 does"
             )
         measured: dict[str, Any] = {}
         if points:

@@ -81,23 +81,29 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
     """
     for attempt in range(ATTEMPTS):
         beside = _beside(path, rank)
-        place = beside / path.name if callable(content) else beside
+        place, made = (beside / path.name if callable(content) else beside), False
         try:
             with _errors_name(path, beside), _errors_name(path, place):
                 if callable(content):
                     beside.mkdir()
+                    made = True
                     content(place)
                 else:
                     place.write_bytes(content)
             os.replace(place, path)
-            shutil.rmtree(beside, ignore_errors=True)
+            if made:
+                shutil.rmtree(beside, ignore_errors=True)
             return
         except BaseException as error:
-            # Another process that starts at this moment may take the file for a leftover and remove it.
+            # Another process that starts at this moment may take the file for a leftover and remove it, which
+            # a library tells by an error of its own.
             removed = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ESTALE)
-            shutil.rmtree(beside, ignore_errors=True)
-            with suppress(FileNotFoundError, NotADirectoryError):
-                beside.unlink()
+            removed |= made and not beside.is_dir()
+            if made:
+                shutil.rmtree(beside, ignore_errors=True)
+            else:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    beside.unlink()
             if not removed or attempt == ATTEMPTS - 1 or not path.parent.is_dir():
                 raise
 
@@ -307,7 +313,7 @@ def remove_leftovers(
             if young and not _writer_is_dead(found):
                 continue
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)  # its process may be alive, and write into it
             else:
                 path.unlink()
 
