@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,8 @@ class EncodedSide(EncoderSide):
             or of a decoder language model; None where the model does it.
         pooling: "max" or "sum" over the tokens.
         double_log1p: Whether the activation is log1p(log1p(relu(x))) instead of log1p(relu(x)).
-        has_token_types: Whether the model's tokenizer makes token_type_ids.
+        has_token_types: Whether the tokenizer makes token_type_ids and the model reads
+            them, which DistilBERT does not.
     """
 
     model: nn.Module
@@ -164,6 +166,8 @@ def _read_side(
     transformer, pooling = modules[0], cast(SpladePooling, modules[-1])
     decoder = _decoder(modules[1]) if isinstance(modules[1], Dense) else None
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
+    backbone = cast(Transformer, transformer).model.float().cpu().eval()
+    inputs = set(tokenizer.model_input_names) & set(inspect.signature(backbone.forward).parameters)
     return EncodedSide(
         folder,
         kinds,
@@ -172,11 +176,11 @@ def _read_side(
         model.max_active_dims,
         chosen,
         normalized,
-        model=cast(Transformer, transformer).model.float().cpu().eval(),
+        model=backbone,
         decoder=decoder,
         pooling=pooling.pooling_strategy,
         double_log1p=pooling.activation_function == "log1p_relu",
-        has_token_types="token_type_ids" in tokenizer.model_input_names,
+        has_token_types="token_type_ids" in inputs,
     )
 
 
