@@ -260,7 +260,7 @@ def main(cfg: Config) -> None:
         metrics["initial"] = evaluation.evaluate_multilabel(train, dev, test)
     evaluator = None
     if cfg.evaluation.eval_steps is not None:
-        evaluator = evaluation.MultiLabelEvaluator(measured_columns[0], measured_columns[1], name="dev")
+        evaluator = evaluation.MultiLabelEvaluator(measured_columns[0], measured_columns[1])
 
     # Training. The classifier of the loss learns faster than the encoder. A batch may hold a text twice,
     # because texts are negatives of each other by their labels.

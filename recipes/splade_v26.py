@@ -413,7 +413,7 @@ def leave_behind(
     trained = evaluator.evaluate(model)
     record.add("trained", trained)
     stages.begin("measure it without its expansion")
-    record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
+    record.metrics["own_terms"] = evaluator.evaluate_own_terms(model)
     stages.begin("write the results")
     record.look_closer(model, evaluator, searched, terms.stopword_ids)
     report.record_symptoms(

@@ -334,17 +334,30 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "hub"
 
     def create_repo(
-        self: Any, repo_id: str, *, token: Any, private: bool | None, exist_ok: bool
+        self: Any,
+        repo_id: str,
+        *,
+        private: bool | None,
+        exist_ok: bool,
+        token: Any = None,
+        repo_type: Any = None,
     ) -> SimpleNamespace:
         (folder / repo_id).mkdir(parents=True, exist_ok=exist_ok)
         (folder / f"{repo_id}.visibility").write_text(f"private={private}")
         return SimpleNamespace(repo_id=repo_id)
 
     def upload_folder(
-        self: Any, *, repo_id: str, folder_path: str, commit_message: str, token: Any, revision: Any
-    ) -> str:
+        self: Any,
+        *,
+        repo_id: str,
+        folder_path: str,
+        commit_message: str,
+        commit_description: Any,
+        create_pr: bool,
+        revision: Any,
+    ) -> SimpleNamespace:
         shutil.copytree(folder_path, folder / repo_id, dirs_exist_ok=True)
-        return f"https://hub/{repo_id}"
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}")
 
     monkeypatch.setattr(HfApi, "create_repo", create_repo)
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 # The words of a command -> what it does. Its module is in `lexforge.commands`, with `_` between two words.
@@ -50,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name is None:
         sys.exit(_no_command(words))
     rest = words[len(name.split()) :]
-    from lexforge import commands
-
-    module = getattr(commands, name.replace(" ", "_"))
+    module = import_module(f"lexforge.commands.{name.replace(' ', '_')}")
     if name == "train":  # its options are those of the recipe
         module.run_recipe_file(rest)
         return

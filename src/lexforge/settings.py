@@ -1043,10 +1043,20 @@ class RecipeSettings:
                 not where `--help` knows no model.
             scratch_tokens: Tokens per text of the lexical backbone.
         """
-        tokens = self.max_seq_length
-        if tokens is None and self.model is not None:
-            tokens = scratch_tokens if self.model == LEXICAL else default_tokens()
+        tokens = tokens_of_model(self.max_seq_length, self.model, default_tokens, scratch_tokens)
         return replace(self, train=self.train.with_defaults(train), max_seq_length=tokens)
+
+
+def tokens_of_model(
+    given: int | None, model: str | None, default_tokens: Callable[[], int | None], scratch_tokens: int
+) -> int | None:
+    """Return the tokens per text: those that the user gave, and otherwise what follows from the model.
+
+    The arguments are those of `RecipeSettings.follow_model`; `--help` may know no model.
+    """
+    if given is not None or model is None:
+        return given
+    return scratch_tokens if model == LEXICAL else default_tokens()
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:

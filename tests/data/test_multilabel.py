@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, MultiLabelOptions, load_label_sets, load_texts, multi_hot
+from lexforge.data import DataError, load_label_sets, load_texts, multi_hot
 from lexforge.data import multilabel as module
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.settings import TableOptions
+from lexforge.settings import MultiLabelOptions, TableOptions
 
 ROWS = [
     {"id": "a", "text": " one \u2028 line ", "labels": ["x", "y"], "split": "train"},

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from lexforge.data import (
-    MultiLabelOptions,
     RetrievalData,
     SourceOptions,
-    StsOptions,
     load_label_sets,
     load_retrieval_data,
     load_sts,
     load_training_data,
 )
+from lexforge.settings import MultiLabelOptions, StsOptions
 
 datasets = pytest.importorskip("datasets")
 

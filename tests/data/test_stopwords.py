@@ -68,10 +68,8 @@ def test_stop_words_of_sentence_pieces(tmp_path: Path) -> None:
     assert [tokenizer.convert_ids_to_tokens(token) for token in ids] == ["▁the"]
 
 
-def test_languages_and_files(tokenizer, tmp_path: Path) -> None:
-    """Several languages add up, and a file takes the place of a language."""
-    both = stopword_ids(tokenizer, ["en", "ko"])
-    assert set(stopword_ids(tokenizer, "en")) | set(stopword_ids(tokenizer, "ko")) == set(both)
+def test_a_file_takes_the_place_of_a_language(tokenizer, tmp_path: Path) -> None:
+    """Its name is a path or a string that ends in .txt, and its lines are the words."""
     path = tmp_path / "words.txt"
     path.write_text("graph\n\n한국\n", encoding="utf-8")
     expected = sorted(tokenizer.convert_tokens_to_ids(["graph", "한국"]))
@@ -143,7 +141,7 @@ def test_the_summary_says_the_number_of_ids_and_ten_of_them(caplog: pytest.LogCa
     assert head == f"stop words (ko): {count} ids"
     assert len(examples.split()) == 10
     assert set(examples.split()) <= set(words)
-    assert stopword_summary(made, [], ["en", "ko"]) == "stop words (en, ko): 0 ids"
+    assert stopword_summary(made, [], "ko") == "stop words (ko): 0 ids"
 
 
 def test_a_language_without_stop_words_is_refused() -> None:

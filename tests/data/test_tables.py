@@ -10,7 +10,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lexforge.data import DataError, SourceOptions, StsOptions, load_label_sets, load_sts, load_training_data
+from lexforge.data import DataError, SourceOptions, load_label_sets, load_sts, load_training_data
+from lexforge.settings import StsOptions
 
 datasets = pytest.importorskip("datasets")
 

@@ -15,7 +15,7 @@ def test_it_gives_the_measures_of_the_function_under_its_name(tiny_dense: Senten
         "label": [[1, 0], [0, 1]] * 2,
     }
     dev = {"text": ["list and array", "read a file"], "label": [[1, 0], [0, 1]]}
-    found = MultiLabelEvaluator(train, dev, name="dev")(tiny_dense)
+    found = MultiLabelEvaluator(train, dev)(tiny_dense)
     vectors = {
         name: LabelledVectors(
             tiny_dense.encode_document(columns["text"], convert_to_numpy=True), np.array(columns["label"])

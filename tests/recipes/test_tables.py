@@ -19,7 +19,8 @@ from sklearn.metrics import f1_score
 
 from lexforge.common.command_line import run_command
 from lexforge.corpus import load_label_classifier
-from lexforge.data import MultiLabelOptions, StsOptions, load_label_sets, load_sts
+from lexforge.data import load_label_sets, load_sts
+from lexforge.settings import MultiLabelOptions, StsOptions
 
 FORMATS = ["csv", "jsonl.gz", "parquet"]
 SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 4

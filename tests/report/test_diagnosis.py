@@ -27,7 +27,7 @@ from lexforge.models.structure import splade_decoders
 from lexforge.report import Finding, findings_text
 from lexforge.report.model_numbers import numbers_of_texts
 from lexforge.report.symptoms import SYMPTOMS, flag_of
-from lexforge.settings import LossSettings
+from lexforge.settings import EvaluationSettings, LossSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_WORDS = "the of and in to is for with on that this are was by from".split()
@@ -114,7 +114,7 @@ def train(
         if setting in done:
             return done[setting]
         place, numbers = folder / f"run-{len(done)}", setting.loss
-        watched = training.EvaluationSettings(setting.eval_steps)
+        watched = EvaluationSettings(setting.eval_steps)
         settings = training.TrainingSettings(
             steps=setting.steps,
             batch_size=16,

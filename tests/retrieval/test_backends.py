@@ -15,12 +15,12 @@ from lexforge.retrieval import (
     IVF,
     FaissIndex,
     Flat,
-    IndexName,
     InvertedIndex,
     build_exact,
     index_builder,
 )
 from lexforge.retrieval.backends import BACKENDS
+from lexforge.settings import IndexName
 
 ROWS = np.array([[1, 2], [3, 0], [0, 4]], np.float32)
 IDS = ["a", "b", "c"]

@@ -383,13 +383,16 @@ def test_a_part_is_kept_beside_a_loss_without_state(tiny_checkpoint: Path, tmp_p
     """The same file holds whatever a training registers: tensors, and values in JSON types."""
     part = Counting()
     part.kept = {"mean": torch.tensor([1.0, 2.0]), "seen": [["a", 3]]}
-    callback = RunStateCallback(CoSENTLoss(dense(tiny_checkpoint)), {"counting": part})
+    callback = RunStateCallback(CoSENTLoss(dense(tiny_checkpoint)))
+    callback.parts["counting"] = part
     arguments = SentenceTransformerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
     state, control = TrainerState(global_step=2, is_world_process_zero=True), TrainerControl()
     callback.on_save(arguments, state, control)
     resumed = Counting()
-    RunStateCallback(callback.loss, {"counting": resumed}).on_train_begin(arguments, state, control)
+    again, other = RunStateCallback(callback.loss), RunStateCallback(callback.loss)
+    again.parts["counting"], other.parts["other"] = resumed, Counting()
+    again.on_train_begin(arguments, state, control)
     assert resumed.kept["seen"] == [["a", 3]]
     assert torch.equal(resumed.kept["mean"], part.kept["mean"])
     with pytest.raises(ValueError, match="holds the state of counting, and this run needs that of other"):
-        RunStateCallback(callback.loss, {"other": Counting()}).on_train_begin(arguments, state, control)
+        other.on_train_begin(arguments, state, control)

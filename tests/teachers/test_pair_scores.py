@@ -241,7 +241,7 @@ def test_what_a_teacher_must_not_do(tmp_path: Path) -> None:
         def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             return np.array(self.scores)
 
-    with pytest.raises(DataError, match=r"must return \[2\] scores; received shape \(1,\)"):
+    with pytest.raises(DataError, match=r"must return \[2\] numbers; received \(1,\)"):
         score_pairs(Wrong([1.0]), PAIRS[:2], tmp_path)
     for broken in (np.nan, np.inf, 1e39):
         with pytest.raises(DataError, match=r"not finite for \('sort list', 'a search index'\)"):

@@ -40,7 +40,8 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 from lexforge.data import DataError
 from lexforge.losses import CoSENTLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss
 from lexforge.models import fuse_splade_head, training_forward
-from lexforge.training import DenseTrainer, Phase, SpladeTrainer, TrainingSettings, any_loss, check_full_batch
+from lexforge.settings import Phase
+from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings, any_loss, check_full_batch
 
 PHASES = (Phase(0.5, 0.1, 1, 1), Phase(1.0, 0.05, 1, 1))
 STEPS = 3

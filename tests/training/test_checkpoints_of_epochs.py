@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sentence_transformers import SparseEncoder
+from transformers import TrainerControl, TrainerState
 
 from lexforge.runs.checkpoints import by_step, step_of
 from lexforge.settings import EvaluationSettings, RecipeSettings, TrainingSettings
@@ -36,4 +37,7 @@ def test_a_run_by_a_measure_saves_at_its_evaluations(tmp_path: Path) -> None:
     train = TrainingSettings(epochs=3, precision="fp32")
     options = trainer_options(RecipeSettings(train=train, evaluation=evaluation, output_dir=tmp_path))
     assert options["args"].save_steps == 7
-    assert options["callbacks"] == []
+    state = TrainerState(max_steps=20, save_steps=7)
+    for callback in options["callbacks"]:
+        callback.on_train_begin(options["args"], state, TrainerControl())
+    assert state.save_steps == 7

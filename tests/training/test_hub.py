@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.training.recipe import hub_arguments, push_model
+from lexforge.training.recipe import hub_arguments
 
 
 def trainer(model: Any, output: Path, **arguments: Any) -> SpladeTrainer:
@@ -33,7 +33,11 @@ def test_the_saved_model_is_uploaded_and_nothing_of_the_run(hub: Path, tmp_path:
     assert not any((hub / "organisation" / "name").iterdir())
     tiny_splade.save_pretrained(str(tmp_path / "run" / "model"), create_model_card=False)
     (tmp_path / "run" / "model" / "README.md").write_text("the card")
-    assert push_model(made, tmp_path / "run" / "model") == "https://hub/organisation/name"
+    folder = str(tmp_path / "run" / "model")
+    address = tiny_splade.push_to_hub(
+        "organisation/name", private=True, exist_ok=True, local_model_path=folder
+    )
+    assert address == "https://hub/organisation/name"
     uploaded = {path.name for path in (hub / "organisation" / "name").iterdir()}
     assert {"modules.json", "model.safetensors", "README.md"} <= uploaded
     assert not any(name.startswith("checkpoint") for name in uploaded)

@@ -18,8 +18,8 @@ from transformers import PrinterCallback, TrainerState
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.runs.log_file import LogLines
-from lexforge.settings import V26
-from lexforge.training import Phase, SpladeTrainer, TrainingSettings
+from lexforge.settings import V26, Phase
+from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.training.curriculum import CurriculumCallback
 
 STEPS = 6

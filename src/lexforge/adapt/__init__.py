@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.adapt.candidates import candidate_pools, listed_rows
+    from lexforge.adapt.candidates import candidate_pools, listed_rows, scores_in_index
     from lexforge.adapt.gate import Verdict, judge, judgements, measure
     from lexforge.adapt.queries import PseudoQuery, hold_out, pseudo_queries, read_queries
-    from lexforge.adapt.scores import scores_in_index
 
 __all__ = [
     "PseudoQuery",

@@ -47,6 +47,7 @@ from lexforge.settings import (
     SourceOptions,
     TrainingSettings,
     check_wanted_terms,
+    tokens_of_model,
 )
 
 if TYPE_CHECKING:
@@ -154,11 +155,9 @@ def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens of a passage."""
     model = cfg.model if isinstance(cfg.model, str) else None  # `--help` may know none
     train = preset_of(cfg).training_of(model, lambda: models.own_width(cfg.model))
-    tokens = cfg.max_seq_length
-    if model == LEXICAL:
-        tokens = tokens or 384
-    elif model is not None:
-        tokens = tokens or models.default_tokens(model)
+    tokens = tokens_of_model(
+        cfg.max_seq_length, model, lambda: models.default_tokens(cfg.model), scratch_tokens=384
+    )
     return replace(cfg, train=cfg.train.with_defaults(train), max_seq_length=tokens)
 
 
@@ -232,7 +231,7 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=cfg.train.arguments(cfg.output, **sampler),
-        callbacks=training.checkpoints_of_epochs(cfg.train),
+        callbacks=[training.QuarterSteps(cfg.train)],
         train_dataset=data.rows_to_dataset(rows),
         **cfg.train.encoder_options(),
         ramp_fraction=preset.loss.ramp_fraction,

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
 from lexforge.data.splits import TEST
-from lexforge.settings import NO_PREFIX, SourceOptions, server_options
+from lexforge.settings import NO_PREFIX, IndexName, SourceOptions, server_options
 from lexforge.storage.files import check_output_file, write_text
 
 
@@ -36,7 +36,7 @@ class Config:
     data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
     source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
-    index: retrieval.IndexName | None = None  # None takes the exact index of the model's vectors
+    index: IndexName | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of a new collection
     k: int = 100  # documents that are retrieved per query

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lexforge import data, evaluation, export
-from lexforge.settings import NO_PREFIX, SourceOptions
+from lexforge.settings import NO_PREFIX, ModelTargetName, Quantization, SourceOptions
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Config:
     """What to export, where to, and what it is compared and measured with."""
 
     model: str  # a folder, a run directory or a hub name
-    target: export.ModelTargetName  # elasticsearch and opensearch are experimental
+    target: ModelTargetName  # elasticsearch and opensearch are experimental
     output: Path  # a new or empty folder
-    quantize: export.Quantization | None = None  # int8: weights in 8 bits, for the ONNX targets
+    quantize: Quantization | None = None  # int8: weights in 8 bits, for the ONNX targets
     data: str | None = (
         None  # a folder in BEIR layout or `hf:organisation/name`: with --quantize, nDCG@10 and speed
     )

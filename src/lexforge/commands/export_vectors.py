@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lexforge import corpus, data, export, models
+from lexforge.settings import VectorTargetName
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Config:
     """What to export, for which engine, and where to."""
 
     vectors: Path  # the folder that `lexforge encode` wrote
-    target: export.VectorTargetName  # experimental: opensearch and its sparse vector, elasticsearch, vespa
+    target: VectorTargetName  # experimental: opensearch and its sparse vector, elasticsearch, vespa
     output: Path  # a new or empty folder
     queries: Path | None = None  # a folder that holds queries.jsonl
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded

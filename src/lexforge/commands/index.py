@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lexforge import corpus, data, models, retrieval
 from lexforge.common.command_line import printable
 from lexforge.common.types import Passage
-from lexforge.settings import NO_PREFIX, SourceOptions, server_options
+from lexforge.settings import NO_PREFIX, IndexName, SourceOptions, server_options
 from lexforge.storage.files import check_new
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Config:
     add: str | None = None  # documents that come to the index, or replace those of their ids
     delete: tuple[str, ...] = ()  # ids of documents or passages that leave the index
     vectors: Path | None = None  # the folder that `lexforge encode` wrote
-    index: retrieval.IndexName | None = None  # None takes the exact index of such vectors
+    index: IndexName | None = None  # None takes the exact index of such vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of the new collection
 

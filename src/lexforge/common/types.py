@@ -21,6 +21,8 @@ Qrels: TypeAlias = dict[str, dict[str, int]]
 TextKind: TypeAlias = Literal["query", "document"]
 """What a text is to a search; models may encode the two kinds differently."""
 
+TEXT_KINDS: tuple[TextKind, ...] = ("query", "document")
+
 
 class Embeddings(Protocol):
     """Embeddings that are looked up by text and kind, such as a `lexforge.teachers.TeacherCache`.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.corpus.active_terms import active_document_frequency
     from lexforge.corpus.changes import Change, change_index
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
     from lexforge.corpus.encoding import (
         CorpusEncoder,
         Vectors,
+        active_document_frequency,
         encode,
         encoding_speed,
         join_vectors,

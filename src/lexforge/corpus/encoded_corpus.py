@@ -25,9 +25,8 @@ from lexforge.corpus.own_tokens import token_limit
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint
 from lexforge.models.load import check_encoder
-from lexforge.retrieval import VectorType
 from lexforge.retrieval.base import check_ids
-from lexforge.settings import EncodingPrecision
+from lexforge.settings import EncodingPrecision, VectorType
 from lexforge.storage.files import leftover, remove_leftovers, write_file
 from lexforge.storage.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
 

@@ -26,13 +26,13 @@ from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint
 from lexforge.models.prompts import encode_kind
 from lexforge.models.training_forward import multiplies_bfloat16
-from lexforge.retrieval import VectorType
-from lexforge.settings import EncodingPrecision
+from lexforge.settings import EncodingPrecision, VectorType
 from lexforge.storage.files import remove_leftovers
 
 # Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
 _WARM, TIMED = 8, 64
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
+SAMPLE = 2000  # documents whose active terms are counted at most
 CACHE_BYTES = 10_000_000_000  # of the files of vectors in a cache folder
 # Only files with these names are ever deleted from a cache folder.
 _CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
@@ -154,6 +154,29 @@ def encoding_speed(
     start = time.perf_counter()
     vectors = encode(model, some, "document", batch_size=batch_size, precision=precision)
     return len(some) / (time.perf_counter() - start), vectors
+
+
+def active_document_frequency(
+    model: SparseEncoder, documents: Sequence[str]
+) -> tuple[NDArray[np.int64], int]:
+    """Count in how many documents each term is active, over evenly spaced documents of the collection.
+
+    Args:
+        model: A SPLADE encoder.
+        documents: The collection, one text per document; at least one. At most `SAMPLE` are encoded.
+
+    Returns:
+        `[V]` int64 and the number of documents that were encoded.
+
+    Raises:
+        ValueError: If there is no document.
+    """
+    if not documents:
+        raise ValueError("there must be at least one document; received none")
+    places = evenly_spaced(len(documents), SAMPLE)
+    vectors = encode(model, [documents[place] for place in places], "document")  # CSR [sample, V]
+    # A stored entry of a SPLADE vector is above 0, so the entries of a column count its documents.
+    return np.bincount(vectors.indices, minlength=vectors.shape[1]).astype(np.int64), len(places)
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -13,8 +13,9 @@ from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import vector_type
 from lexforge.corpus.stored_index import build_index
-from lexforge.retrieval import Index, IndexName
+from lexforge.retrieval import Index
 from lexforge.retrieval.backends import exact_name, find_backend
+from lexforge.settings import IndexName
 from lexforge.storage.files import check_new
 
 

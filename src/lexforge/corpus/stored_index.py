@@ -19,9 +19,10 @@ from lexforge.common.text_identity import text_digest
 from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.corpus.passage_file import StoredPassages, write_passages
-from lexforge.retrieval import Index, IndexName
+from lexforge.retrieval import Index
 from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
 from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.settings import IndexName
 from lexforge.storage.files import check_new, new_directory, write_file
 from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
@@ -123,8 +124,10 @@ def build_index(
             if issubclass(backend.index, InvertedIndex):
                 InvertedIndex.write(path, counted(), width, len(corpus), manifest.similarity)
                 return None
-            index = backend.index.create(width, manifest.similarity, **backend.settings, **options)
-            for vectors, ids in counted():
+            pieces = counted()
+            vectors, ids = next(pieces)
+            index = backend.index.build(vectors, ids, manifest.similarity, **backend.settings, **options)
+            for vectors, ids in pieces:
                 index.add(vectors, ids)
         index.save(path)
         return index

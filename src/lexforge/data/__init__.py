@@ -33,17 +33,15 @@ if TYPE_CHECKING:
     )
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
     from lexforge.data.sts import load_sts
-    from lexforge.settings import MultiLabelOptions, SourceOptions, StsOptions
+    from lexforge.settings import SourceOptions
 
 __all__ = [
     "DataError",
     "Library",
     "MultiLabelData",
-    "MultiLabelOptions",
     "PairData",
     "RetrievalData",
     "SourceOptions",
-    "StsOptions",
     "TrainingData",
     "check_language",
     "check_source",

@@ -23,9 +23,7 @@ PARTICLES: dict[str, tuple[str, ...]] = {
 _EXAMPLES = 10
 
 
-def stopword_ids(
-    tokenizer: PreTrainedTokenizerBase, language: str | Path | Sequence[str] = "en"
-) -> list[int]:
+def stopword_ids(tokenizer: PreTrainedTokenizerBase, language: str | Path) -> list[int]:
     """Find the vocabulary entries that are stop words; `stopword_summary` describes them.
 
     Whole words are looked up as they are spelt and capitalised, each with and without a space before it,
@@ -40,18 +38,17 @@ def stopword_ids(
 
     Args:
         tokenizer: The model's tokenizer.
-        language: A language of `stopwordsiso` by its ISO 639-1 code, several of them, or the path of a UTF-8
-            file with one word per line (a `Path`, or a string that ends in ".txt"). A file brings no
-            particles.
+        language: A language of `stopwordsiso` by its ISO 639-1 code, or the path of a UTF-8 file with one
+            word per line (a `Path`, or a string that ends in ".txt"). A file brings no particles.
 
     Returns:
         Vocabulary ids, ascending, without special tokens.
 
     Raises:
-        ValueError: If a language is unknown (the message lists the known ones), or if a file holds no word.
+        ValueError: If the language is unknown (the message lists the known ones), or if a file holds no word.
         FileNotFoundError: If there is no such file.
     """
-    particles = [particle for code in _codes(language) for particle in PARTICLES.get(code, ())]
+    particles = () if _is_file(language) else PARTICLES.get(str(language), ())
     words = {*_stopwords(language), *particles}
     forms = sorted({form for word in words for form in (word, word.capitalize())})
     spaced = [f" {form}" for form in forms]
@@ -61,9 +58,7 @@ def stopword_ids(
     return sorted(found - set(tokenizer.all_special_ids))
 
 
-def stopword_summary(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], language: str | Path | Sequence[str]
-) -> str:
+def stopword_summary(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], language: str | Path) -> str:
     """Describe stop words in one line: how many ids there are, and ten of them.
 
     Args:
@@ -75,56 +70,47 @@ def stopword_summary(
         For example "stop words (ko): 97 ids, such as 가 ##은 ...". The examples are spread evenly over the
         ids.
     """
-    name = str(language) if isinstance(language, str | Path) else ", ".join(language)
     shown = [ids[number * len(ids) // _EXAMPLES] for number in range(_EXAMPLES)] if ids else []
     # Entries of byte-level tokenizers are unreadable in the vocabulary's own spelling.
     spell = tokenizer.decode if _is_byte_level(tokenizer) else tokenizer.convert_ids_to_tokens
     examples = " ".join(str(spell(term)) for term in dict.fromkeys(shown))
-    return f"stop words ({name}): {len(ids)} ids" + (f", such as {examples}" if examples else "")
+    return f"stop words ({language}): {len(ids)} ids" + (f", such as {examples}" if examples else "")
 
 
-def check_language(language: str | Path | Sequence[str]) -> None:
+def check_language(language: str | Path) -> None:
     """Refuse a language without stop words, before the run needs them.
 
     Args:
-        language: Languages or a file, as for `stopword_ids`.
+        language: A language or a file, as for `stopword_ids`.
 
     Raises:
-        ValueError: If a language is unknown (the message lists the known ones), or if a file holds no word.
+        ValueError: If the language is unknown (the message lists the known ones), or if a file holds no word.
         FileNotFoundError: If there is no such file.
     """
     _stopwords(language)
 
 
-def _codes(language: str | Path | Sequence[str]) -> list[str]:
-    """Return the language codes; none where the stop words come from a file."""
-    if _is_file(language):
-        return []
-    return [language] if isinstance(language, str) else [str(code) for code in language]  # type: ignore[union-attr]
-
-
-def _is_file(language: str | Path | Sequence[str]) -> bool:
+def _is_file(language: str | Path) -> bool:
     """Return whether the argument names a file of stop words."""
-    return isinstance(language, Path) or (isinstance(language, str) and language.endswith(".txt"))
+    return isinstance(language, Path) or language.endswith(".txt")
 
 
-def _stopwords(language: str | Path | Sequence[str]) -> Iterable[str]:
-    """Return the stop words of languages or of a file."""
+def _stopwords(language: str | Path) -> Iterable[str]:
+    """Return the stop words of a language or of a file."""
     if _is_file(language):
-        words = {line.strip() for _, line in numbered_lines(Path(str(language)))} - {""}
+        words = {line.strip() for _, line in numbered_lines(Path(language))} - {""}
         if not words:
             raise ValueError(f"the stop-word file {language} holds no word")
         return words
     import stopwordsiso
 
-    codes = _codes(language)
     known = stopwordsiso.langs()
-    for code in codes:
-        if code not in known:
-            raise ValueError(
-                f"there are no stop words for the language {code!r}; pass one of {sorted(known)}, or a file"
-            )
-    return {word for code in codes for word in stopwordsiso.stopwords(code)}
+    if language not in known:
+        raise ValueError(
+            f"there are no stop words for the language {language!r}; pass one of {sorted(known)}, or a file"
+        )
+    found: set[str] = stopwordsiso.stopwords(language)
+    return found
 
 
 def _continuation_ids(tokenizer: PreTrainedTokenizerBase, particles: Iterable[str]) -> set[int]:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from lexforge.evaluation.multilabel import (
         MULTILABEL_METRICS,
         LabelledVectors,
+        MultiLabelEvaluator,
         best_threshold,
         evaluate_multilabel,
         f1_at,
     )
-    from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
     from lexforge.evaluation.retrieval_task import (
         evaluate_bm25,
         evaluate_within,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -105,6 +106,41 @@ def evaluate_multilabel(
         scores = f1_at(best_threshold(dev_scores, dev.labels), test_scores, test.labels)
         metrics |= {f"{name}_{key}": value for key, value in scores.items()}
     return metrics | {"label_map": label_retrieval(train, test)}
+
+
+class MultiLabelEvaluator(BaseEvaluator):
+    """Measures a dense encoder on dev by `evaluate_multilabel` while it trains; the thresholds come from dev.
+
+    Args:
+        train: The columns `text` and `label` of the texts that fit the classifiers and are searched.
+        dev: The same columns of the texts that are measured.
+    """
+
+    def __init__(self, train: Mapping[str, Sequence[Any]], dev: Mapping[str, Sequence[Any]]) -> None:
+        super().__init__()
+        self.train, self.dev = train, dev
+        self.name = "dev"  # the prefix of the measures
+        self.primary_metric = f"{self.name}_label_map"
+
+    def __call__(
+        self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Encode both splits and measure.
+
+        Args:
+            model: The encoder, a `SentenceTransformer`.
+            output_path: Not used: the Trainer logs the measures, and nothing else is written.
+            epoch: Epoch for the model card; -1 outside training.
+            steps: Step for the model card; -1 outside training.
+
+        Returns:
+            The measures with `dev_` before each key.
+        """
+        train, dev = (LabelledVectors.encoded(model, columns) for columns in (self.train, self.dev))
+        values = evaluate_multilabel(train, dev, dev)
+        prefixed: dict[str, float] = self.prefix_name_to_metrics(values, self.name)
+        self.store_metrics_in_model_card_data(model, prefixed, epoch, steps)
+        return prefixed
 
 
 def f1_at(threshold: float, scores: NDArray, labels: NDArray) -> dict[str, float]:

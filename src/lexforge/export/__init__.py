@@ -19,17 +19,13 @@ if TYPE_CHECKING:
         term_names,
     )
     from lexforge.export.vectors.survey import Queries
-    from lexforge.settings import ModelTargetName, Quantization, VectorTargetName
 
 __all__ = [
     "VECTOR_TARGETS",
     "Agreement",
     "Export",
     "Exported",
-    "ModelTargetName",
-    "Quantization",
     "Queries",
-    "VectorTargetName",
     "check_model_export",
     "check_vector_export",
     "export_model",

@@ -16,8 +16,7 @@ from sentence_transformers.base.model_card import generate_model_card
 from lexforge import __version__
 from lexforge.common.numbers import byte_size
 from lexforge.evaluation import MEASURE_NAMES, SYSTEM_NAMES
-from lexforge.models import LEXICAL
-from lexforge.settings import UNKNOWN, CardOptions
+from lexforge.settings import LEXICAL, UNKNOWN, CardOptions
 from lexforge.storage.files import write_file
 
 CARD = "README.md"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lexforge.losses.neural_sparse import NeuralSparseLoss
     from lexforge.losses.nws import NWSLoss
     from lexforge.losses.own_activation import word_weights
-    from lexforge.settings import SparseLossNumbers
 
 __all__ = [
     "CoSENTLoss",
@@ -29,7 +28,6 @@ __all__ = [
     "MoCoLoss",
     "NWSLoss",
     "NeuralSparseLoss",
-    "SparseLossNumbers",
     "functional",
     "load_loss_tensors",
     "loss_parameters",

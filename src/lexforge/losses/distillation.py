@@ -55,11 +55,7 @@ def distillation(
 
     Source: docs/losses.md, section 7; the factor T^2 after Hinton et al. 2015 (arXiv 1503.02531), section 2.
     """
-    if student_scores.shape != teacher_scores.shape or student_scores.dim() != 2:
-        raise ValueError(
-            "student_scores and teacher_scores must be of one shape [B, N]; "
-            f"received {tuple(student_scores.shape)} and {tuple(teacher_scores.shape)}"
-        )
+    _check_scores(student_scores, teacher_scores)
     if not temperature > 0:
         raise ValueError(f"temperature must be > 0; received {temperature}")
     if not student_scores.numel():
@@ -114,11 +110,7 @@ def margin_mse(
 
     Source: Hofstaetter et al. 2020 (arXiv 2010.02666), equation 5; the scale is ours.
     """
-    if student_scores.shape != teacher_scores.shape or student_scores.dim() != 2:
-        raise ValueError(
-            "student_scores and teacher_scores must be of one shape [B, N]; "
-            f"received {tuple(student_scores.shape)} and {tuple(teacher_scores.shape)}"
-        )
+    _check_scores(student_scores, teacher_scores)
     if not student_scores.numel():
         return student_scores.sum()
     if positive is None:
@@ -132,6 +124,14 @@ def margin_mse(
     kept = kept.scatter(1, column, False) & teaches
     squared = (scale * student_margin - teacher_margin).square().where(kept, 0)
     return squared.sum() / kept.sum().clamp_min(1)
+
+
+def _check_scores(student: Tensor, teacher: Tensor) -> None:
+    if student.shape != teacher.shape or student.dim() != 2:
+        raise ValueError(
+            "student_scores and teacher_scores must be of one shape [B, N]; "
+            f"received {tuple(student.shape)} and {tuple(teacher.shape)}"
+        )
 
 
 def _differ(scores: Tensor, kept: Tensor) -> Tensor:

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     )
     from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
     from lexforge.models.training_forward import fuse_encoder
-    from lexforge.settings import LEXICAL
 
 __all__ = [
-    "LEXICAL",
     "MomentumEncoder",
     "TokenWeights",
     "build_dense",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bokeh.embed import json_item
 from bokeh.models import Range1d
 from bokeh.plotting import figure
 
@@ -97,8 +96,3 @@ def value_range(values: Iterable[float], *, from_zero: bool = False) -> Range1d:
         step = 10 ** math.floor(math.log10((high - low) or 1))
         low = math.floor(low / step) * step
     return Range1d(low, high + 0.06 * (high - low) if high > low else low + 1)
-
-
-def in_json(plot: figure) -> dict[str, Any]:
-    item: dict[str, Any] = json_item(plot)
-    return item

@@ -59,15 +59,6 @@ class RunRecord:
         write_scores(self.folder / scores_file(system), result.scores)
         write_run(self.folder / run_file(system), result.run)
 
-    def add_measures(self, system: str, values: Mapping[str, float]) -> None:
-        """Take measures that have neither a run nor values of each query.
-
-        Args:
-            system: What was measured, such as `own_terms`.
-            values: Measure -> value.
-        """
-        self.metrics[system] = dict(values)
-
     def look_closer(
         self,
         model: BaseModel,

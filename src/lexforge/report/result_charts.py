@@ -6,31 +6,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, Slope, TapTool
 
 from lexforge.common.numbers import number
-from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, in_json, value_range
+from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, value_range
 from lexforge.report.run_files import RunFiles
 from lexforge.report.verdict import interval, system_name
 
 
-def interval_chart(
-    id: str, title: str, means: Sequence[tuple[str, float, tuple[float, float] | None]], measure: str
-) -> Chart:
-    """Draw the mean of each system with its confidence interval.
-
-    Args:
-        id: Id of its place in the page.
-        title: Its heading.
-        means: Name, mean and bounds of each system, from top to bottom.
-        measure: Name of the measure.
-
-    Returns:
-        The chart.
-    """
+def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
+    """Draw the headline measure of every system with its interval, or None if nothing was measured."""
+    measure = runs[0].headline
+    if measure is None:
+        return None
+    means = [
+        (
+            system_name(run, system, runs),
+            values[measure],
+            interval(run, system, measure) if system in run.scores else None,
+        )
+        for run in runs
+        for system, values in run.metrics.items()
+        if measure in values
+    ]
     names = [name for name, _, _ in means]
     plot = empty_figure(64 + 36 * len(names), y_range=names[::-1])
-    colours = dict(zip(names, _cycle(len(names)), strict=True))
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
     bounded = [(name, bounds) for name, _, bounds in means if bounds is not None]
     plot.segment(
         x0=[bounds[0] for _, bounds in bounded],
@@ -64,26 +66,8 @@ def interval_chart(
         f"{name}: {number(mean)}" + (f", from {number(b[0])} to {number(b[1])}." if b else ".")
         for name, mean, b in means
     )
-    return Chart(id, title, text, in_json(plot))
-
-
-def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
-    """Draw the headline measure of every system, or None if nothing was measured."""
-    measure = runs[0].headline
-    if measure is None:
-        return None
-    means = [
-        (
-            system_name(run, system, runs),
-            values[measure],
-            interval(run, system, measure) if system in run.scores else None,
-        )
-        for run in runs
-        for system, values in run.metrics.items()
-        if measure in values
-    ]
     title = f"{measure} on the test queries" if runs[0].scores else measure
-    return interval_chart("headline", title, means, measure)
+    return Chart("headline", title, text, json_item(plot))
 
 
 def scatter_chart(
@@ -141,7 +125,7 @@ def scatter_chart(
         f"{int(won.sum())} of {len(queries)} queries are better {comparison}, {int(lost.sum())} are worse "
         f"and {int((first == second).sum())} are the same."
     )
-    return Chart(id, title, text, in_json(plot))
+    return Chart(id, title, text, json_item(plot))
 
 
 def histogram_chart(
@@ -194,8 +178,4 @@ def histogram_chart(
     )
     plot.xaxis.axis_label = "active terms"
     plot.yaxis.axis_label = what
-    return Chart(id, title, " ".join(texts), in_json(plot), ["", "active terms", what], rows, legend)
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(count)]
+    return Chart(id, title, " ".join(texts), json_item(plot), ["", "active terms", what], rows, legend)

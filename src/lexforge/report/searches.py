@@ -72,7 +72,8 @@ def sample_searches(
         if weighted is not None:
             assert isinstance(model, SparseEncoder)
             entry |= _query_terms(model, text, weighted[number])
-            matches = _matches(model, queries[[row]], documents, [places[document] for document, _ in found])
+            positions = [places[document] for document, _ in found]
+            matches = matched_terms(model, queries[[row]], documents[positions]) if found else []
             for hit, terms in zip(entry["hits"], matches, strict=True):
                 hit["terms"] = _rounded(terms[:MATCHED])
         named |= dict.fromkeys(document for document, _ in found)
@@ -114,12 +115,6 @@ def _query_terms(model: SparseEncoder, text: str, weighted: list[tuple[str, floa
         "expansion_terms": len(expansion),
         "lost": [token for token in tokens if token not in active][:TERMS],
     }
-
-
-def _matches(
-    model: SparseEncoder, query: Vectors, documents: Vectors, places: list[int]
-) -> list[list[tuple[str, float]]]:
-    return matched_terms(model, query, documents[places]) if places else []
 
 
 def _best(run: Run, query: str, hits: int) -> list[tuple[str, float]]:

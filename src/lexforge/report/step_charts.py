@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bokeh.embed import json_item
 from bokeh.models import BoxAnnotation, ColumnDataSource, HoverTool, PrintfTickFormatter, Range1d
 
 from lexforge.common.numbers import number
-from lexforge.report.charts import HEIGHT, Chart, empty_figure, in_json, value_range
+from lexforge.common.samples import evenly_spaced
+from lexforge.report.charts import HEIGHT, Chart, empty_figure, value_range
 
 DASHES = ("solid", "dashed")  # of the first and the second run
 POINTS = 600  # points of a line, at most
@@ -70,7 +72,7 @@ def line_chart(
         )
     lines = []
     for line in series:
-        kept = _evenly(len(line.values), POINTS)
+        kept = evenly_spaced(len(line.values), POINTS)
         source = ColumnDataSource(
             {
                 "x": [line.steps[place] for place in kept],
@@ -110,7 +112,7 @@ def line_chart(
     )
     columns, rows = _table(series)
     return Chart(
-        id, title, text, in_json(plot), columns, rows, [(s.name, s.colour, s.dash) for s in series], note
+        id, title, text, json_item(plot), columns, rows, [(s.name, s.colour, s.dash) for s in series], note
     )
 
 
@@ -125,18 +127,11 @@ def _table(series: Sequence[Series]) -> tuple[list[str], list[list[str]]]:
     steps = sorted({step for line in series for step in line.steps})
     values = [dict(zip(line.steps, line.values, strict=True)) for line in series]
     rows = []
-    for place in _evenly(len(steps), ROWS):
+    for place in evenly_spaced(len(steps), ROWS):
         step = steps[place]
         cells = [number(known[step]) if step in known else "" for known in values]
         rows.append([f"{step:,.0f}", *cells])
     return ["step", *(line.name for line in series)], rows
-
-
-def _evenly(count: int, most: int) -> list[int]:
-    """At most `most` evenly spaced positions of `count`, the first and the last among them."""
-    if count <= most:
-        return list(range(count))
-    return [round(place * (count - 1) / (most - 1)) for place in range(most)]
 
 
 def _short(value: float, *, positive: bool = False) -> float:

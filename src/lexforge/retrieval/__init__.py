@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lexforge.retrieval.inverted import InvertedIndex
     from lexforge.retrieval.servers.milvus import MilvusIndex
     from lexforge.retrieval.servers.qdrant import QdrantIndex
-    from lexforge.settings import IndexName, VectorType
 
 __all__ = [
     "HNSW",
@@ -25,11 +24,9 @@ __all__ = [
     "Flat",
     "Hits",
     "Index",
-    "IndexName",
     "InvertedIndex",
     "MilvusIndex",
     "QdrantIndex",
-    "VectorType",
     "build_exact",
     "index_builder",
     "reciprocal_rank_fusion",

@@ -26,8 +26,8 @@ class Backend:
 
     Args:
         index: The class, which follows the protocol `Index`.
-        holds: The kinds of vectors that it can hold.
-        settings: Arguments of its `build` and `create` that belong to the name, such as the layout.
+        holds: The types of vectors that it can hold.
+        settings: Arguments of its `build` that belong to the name, such as the layout.
         on_server: Whether a server keeps the vectors. A caller may then give `SERVER_OPTIONS`, and must give
             the `uri`.
     """

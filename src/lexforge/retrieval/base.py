@@ -84,10 +84,6 @@ class Index(Protocol):
         """Raise now what would stop a build: a package that is missing, or a server that does not answer."""
 
     @classmethod
-    def create(cls, width: int, similarity: Similarity, *args: Any, **kwargs: Any) -> Index:
-        """Return an empty index to which a corpus is added block by block."""
-
-    @classmethod
     def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:
         """Return an index of the documents; `ids` holds one distinct id per row."""
 

@@ -109,13 +109,6 @@ class FaissIndex:
         import faiss  # noqa: F401 - the import is the check
 
     @classmethod
-    def create(
-        cls, width: int, similarity: Similarity, layout: Flat | HNSW | IVF | None = None
-    ) -> FaissIndex:
-        """Return an index without documents."""
-        return cls(width, similarity, layout)
-
-    @classmethod
     def build(
         cls,
         documents: NDArray,

@@ -75,11 +75,6 @@ class InvertedIndex:
         """Return at once: this index needs no further package."""
 
     @classmethod
-    def create(cls, width: int, similarity: Similarity) -> InvertedIndex:
-        """Return an index without documents."""
-        return cls(width, similarity)
-
-    @classmethod
     def build(
         cls,
         documents: SparseMatrix,

@@ -65,10 +65,11 @@ class RunStateCallback(TrainerCallback):
       `args.resume_from_checkpoint` if that names a folder, and otherwise `checkpoint-<step>` under
       `args.output_dir`: a callback does not see the argument of `Trainer.train`.
 
+    A trainer adds to the attribute `parts` what else is to be kept: name -> an object with the methods of
+    `Stateful`, `state` and `load_state`, the same on all ranks. A resumed run needs each of them in the file.
+
     Args:
         loss: The loss that the trainer is given, or its dictionary of losses.
-        parts: Name -> what else to keep, an object with the methods of `Stateful`: `state` and `load_state`;
-            the same on all ranks. A resumed run needs each of them in the file.
 
     Raises:
         TypeError: If the loss is a class or a function instead of a module.
@@ -77,9 +78,7 @@ class RunStateCallback(TrainerCallback):
             lacks a part.
     """
 
-    def __init__(
-        self, loss: nn.Module | Mapping[str, nn.Module], parts: Mapping[str, Stateful] | None = None
-    ) -> None:
+    def __init__(self, loss: nn.Module | Mapping[str, nn.Module]) -> None:
         if isinstance(loss, Mapping):
             loss = nn.ModuleDict(dict(loss))
         if not isinstance(loss, nn.Module):
@@ -87,7 +86,7 @@ class RunStateCallback(TrainerCallback):
                 f"RunStateCallback needs a loss that has been built with its model; received {loss!r}"
             )
         self.loss = loss
-        self.parts = dict(parts or {})
+        self.parts: dict[str, Stateful] = {}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

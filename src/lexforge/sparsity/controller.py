@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.common.types import TextKind
+from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.settings import check_wanted_terms
 from lexforge.sparsity.constants import (
@@ -23,8 +23,6 @@ from lexforge.sparsity.constants import (
     POWER,
     REACH,
 )
-
-KINDS: tuple[TextKind, ...] = ("query", "document")
 
 
 class ActiveTermsController(TrainerCallback):
@@ -80,12 +78,12 @@ class ActiveTermsController(TrainerCallback):
         document_terms: float | None = None,
     ) -> None:
         check_wanted_terms(query_terms=query_terms, document_terms=document_terms)
-        wanted = zip(KINDS, (query_terms, document_terms), strict=True)
+        wanted = zip(TEXT_KINDS, (query_terms, document_terms), strict=True)
         self.wanted = {kind: number for kind, number in wanted if number is not None}
         # Each kind -> the kind whose factor multiplies its term.
         self.leaders = {
             kind: kind if kind in self.wanted else next(iter(self.wanted))
-            for kind in KINDS
+            for kind in TEXT_KINDS
             if self.wanted and loss.weights[_term(kind)]
         }
         for kind in self.wanted:
@@ -115,15 +113,15 @@ class ActiveTermsController(TrainerCallback):
             moves = state.global_step >= AFTER * state.max_steps
             follow = min(1.0, FOLLOW * between / state.max_steps) if moves else 0.0
             self._count(follow, first=not state.global_step)
-        weights = dict(zip(KINDS, self.weights.exp(), strict=True))  # tensors of no dimension
+        weights = dict(zip(TEXT_KINDS, self.weights.exp(), strict=True))  # tensors of no dimension
         factors = {leader: weights[leader] / given for leader, given in self.given.items()}
         self.loss.sparsity_factors = {_term(kind): factors[leader] for kind, leader in self.leaders.items()}
 
     def _begin(self) -> None:
         """Set the state to that before the first count, `[2]` float32 each, queries first."""
-        self.bases = torch.full((len(KINDS),), math.log(ANCHOR))  # logarithms
+        self.bases = torch.full((len(TEXT_KINDS),), math.log(ANCHOR))  # logarithms
         self.weights = self.bases.clone()  # logarithms
-        self.counts = torch.zeros(len(KINDS))
+        self.counts = torch.zeros(len(TEXT_KINDS))
 
     def state(self) -> dict[str, Tensor]:
         """Return the logarithms of the bases and of the weights, and the last counts, by name."""
@@ -136,12 +134,12 @@ class ActiveTermsController(TrainerCallback):
     def _count(self, follow: float, *, first: bool) -> None:
         """Count the terms, let the bases go a share of the way to the weights, and set the weights."""
         found = self.count()
-        self.counts = torch.tensor([found.get(kind, 0.0) for kind in KINDS])
-        wanted = torch.tensor([self.wanted.get(kind, math.nan) for kind in KINDS])
+        self.counts = torch.tensor([found.get(kind, 0.0) for kind in TEXT_KINDS])
+        wanted = torch.tensor([self.wanted.get(kind, math.nan) for kind in TEXT_KINDS])
         distances = (self.counts / wanted).log()  # -inf of empty texts is clipped
         distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a kind that is not controlled
-        if first and len(self.wanted) == len(KINDS):
-            query, document = range(len(KINDS))
+        if first and len(self.wanted) == len(TEXT_KINDS):
+            query, document = range(len(TEXT_KINDS))
             # The first log w of the documents.
             self.bases[query] = self.bases[document] + distances[document] / POWER
         self.bases = self.bases.lerp(self.weights, follow)
@@ -157,7 +155,7 @@ class ActiveTermsController(TrainerCallback):
             kind that has a wanted number, and `weight/<term>`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
-        counted = dict(zip(KINDS, self.counts.tolist(), strict=True))
+        counted = dict(zip(TEXT_KINDS, self.counts.tolist(), strict=True))
         for kind, wanted in self.wanted.items():
             values[f"terms/{kind}_wanted"] = wanted
             if counted[kind]:

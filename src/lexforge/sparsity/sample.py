@@ -8,7 +8,7 @@ import numpy as np
 from sentence_transformers import SparseEncoder
 
 from lexforge.common.evaluation_mode import evaluation_mode
-from lexforge.common.types import TextKind
+from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.corpus import encode
 from lexforge.models.structure import vocabulary_size
 from lexforge.sparsity.constants import BLOCK_ENTRIES, FEW, SAMPLE
@@ -38,8 +38,7 @@ def sample_texts(
         At most so many texts of each kind.
     """
     random = np.random.default_rng(seed)
-    kinds: tuple[TextKind, ...] = ("query", "document")
-    sample = {kind: some_texts(given.get(kind, ()), most, random) for kind in kinds}
+    sample = {kind: some_texts(given.get(kind, ()), most, random) for kind in TEXT_KINDS}
     enough = min(FEW, most)
     if any(len(texts) < enough for texts in sample.values()):
         others = trained()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.similarity import Similarity
-from lexforge.common.types import TextKind
+from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.retrieval.bm25 import K1, B, Tokenization, tokenization_of, tokens
 
 WIDTH = 1 << 15
@@ -87,7 +87,7 @@ class BM25Teacher:
         Raises:
             ValueError: If the kind is unknown.
         """
-        if kind not in ("query", "document"):
+        if kind not in TEXT_KINDS:
             raise ValueError(f"kind must be 'query' or 'document'; received {kind!r}")
         places: list[int] = []
         columns: list[int] = []

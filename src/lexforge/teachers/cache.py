@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
-from lexforge.common.types import DataError, TextKind
+from lexforge.common.types import TEXT_KINDS, DataError, TextKind
 from lexforge.data.columns import text_columns, text_kind
 from lexforge.storage.blocks import BlockCache, Keys, hash_keys
 from lexforge.storage.files import cache_folder
@@ -21,7 +21,6 @@ FORMAT = "lexforge-teacher-block"
 # Texts that are encoded and written at a time, which is what a killed run can lose: a minute or less with a
 # teacher of 22 M weights on one core. Fewer would be more files, and a cache maps all of them.
 BLOCK_TEXTS = 2048
-_KINDS: tuple[TextKind, TextKind] = ("query", "document")
 
 
 class EmbeddingTeacher(Protocol):
@@ -104,7 +103,7 @@ class TeacherCache:
             DataError: If the folder holds something else, the cache of another teacher or a broken block, or
                 if the teacher returns embeddings of a wrong shape or a value that is not finite.
         """
-        pairs = zip(_KINDS, (queries, documents), strict=True)
+        pairs = zip(TEXT_KINDS, (queries, documents), strict=True)
         texts = ((kind, text) for kind, given in pairs for text in given)
         total = None
         if isinstance(queries, Sized) and isinstance(documents, Sized):
@@ -151,9 +150,11 @@ class TeacherCache:
         place = cache_folder("teachers", teacher.name) if folder is None else Path(folder)
         blocks = BlockCache(place, FORMAT, np.float16)
         blocks.refuse_other_teacher(teacher.name)
-        seen: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not compared with the cache
-        missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not encoded yet
-        counts = dict.fromkeys(_KINDS, 0)  # texts since the last comparison, with repeats
+        seen: dict[TextKind, dict[str, None]] = {
+            kind: {} for kind in TEXT_KINDS
+        }  # not compared with the cache
+        missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in TEXT_KINDS}  # not encoded yet
+        counts = dict.fromkeys(TEXT_KINDS, 0)  # texts since the last comparison, with repeats
         read = 0
         tidied = False
         with Progress(total, f"teacher {teacher.name}", "texts") as progress:
@@ -173,7 +174,8 @@ class TeacherCache:
                     if not tidied:
                         blocks.remove_leftovers()
                         tidied = True
-                    embeddings = _checked(teacher.encode(block, kind), block, blocks.dimension)
+                    shape = (len(block), blocks.dimension or "D")
+                    embeddings = narrowed(teacher.encode(block, kind), shape, np.float16, block)
                     blocks.append(teacher.name, _keys(block, kind), embeddings)
                     for text in block:
                         del missing[kind][text]
@@ -187,7 +189,7 @@ class TeacherCache:
                     encode(kind, BLOCK_TEXTS)
             if not read:
                 raise ValueError("the teacher cache needs at least one text; received none")
-            for kind in _KINDS:
+            for kind in TEXT_KINDS:
                 encode(kind, 1)
         return cls(place, teacher.similarity)
 
@@ -208,8 +210,8 @@ class TeacherCache:
         """
         if isinstance(texts, str):
             raise TypeError(f"expected a list of texts; received the single text {texts!r}")
-        if kind not in _KINDS:
-            raise ValueError(f"kind must be one of {_KINDS}; received {kind!r}")
+        if kind not in TEXT_KINDS:
+            raise ValueError(f"kind must be one of {TEXT_KINDS}; received {kind!r}")
         keys = _keys(texts, kind)
         known = self._blocks.known(keys)
         if not known.all():
@@ -225,15 +227,29 @@ def _keys(texts: Sequence[str], kind: TextKind) -> Keys:
     return hash_keys(f"{kind}\n{text}".encode() for text in texts)
 
 
-def _checked(embeddings: Any, texts: Sequence[str], dimension: int | None) -> NDArray[np.float16]:
-    """Return a teacher's output as `[N, D]` float16, or raise an error that names the first wrong text."""
-    array = np.asarray(embeddings)
-    if array.ndim != 2 or len(array) != len(texts) or (dimension or array.shape[1]) != array.shape[1]:
-        width = "D" if dimension is None else dimension
-        raise DataError(f"the teacher must return [{len(texts)}, {width}] numbers; received {array.shape}")
+def narrowed(
+    output: Any, shape: tuple[int | str, ...], dtype: type[np.floating], names: Sequence[Any]
+) -> NDArray[Any]:
+    """Return a teacher's output in a narrower type; an error names the first text or pair that it is wrong for.
+
+    Args:
+        output: What the teacher returned, a row or a number for each name.
+        shape: The shape that it must have; "D" stands for any length.
+        dtype: The type in which it is kept.
+        names: The texts or pairs.
+
+    Raises:
+        DataError: If the shape is another one, or a value is not finite in that type.
+    """
+    array = np.asarray(output)
+    if array.ndim != len(shape) or any(
+        wanted not in ("D", length) for wanted, length in zip(shape, array.shape, strict=True)
+    ):
+        wanted = ", ".join(map(str, shape))
+        raise DataError(f"the teacher must return [{wanted}] numbers; received {array.shape}")
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is reported below
-        narrow = array.astype(np.float16)
-    finite = np.isfinite(narrow).all(axis=1)
+        narrow = array.astype(dtype)
+    finite = np.isfinite(narrow).reshape(len(narrow), -1).all(axis=1)
     if not finite.all():
-        raise DataError(f"the teacher gives a value that is not finite for {texts[int(np.argmin(finite))]!r}")
+        raise DataError(f"the teacher gives a value that is not finite for {names[int(np.argmin(finite))]!r}")
     return narrow

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lexforge.common.progress import Progress
 from lexforge.common.types import DataError
@@ -19,6 +18,7 @@ from lexforge.data.columns import ANCHOR, LABEL, text_columns, validate_columns
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.storage.blocks import BlockCache, hash_keys
 from lexforge.storage.files import cache_folder
+from lexforge.teachers.cache import narrowed
 from lexforge.teachers.scorers import Pair, PairScorer
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def score_pairs(
         for start in range(0, len(order), block_pairs):
             rows = order[start : start + block_pairs]
             block = [wanted[row] for row in rows]
-            cache.append(scorer.name, keys[rows], _checked(scorer.score(block), block)[:, None])
+            scores = narrowed(scorer.score(block), (len(block),), np.float32, block)
+            cache.append(scorer.name, keys[rows], scores[:, None])
             progress.update(len(rows))
     return dict(zip(wanted, cache.rows(keys)[:, 0].tolist(), strict=True))
 
@@ -137,16 +138,3 @@ def _key(pair: Pair) -> bytes:
     """Return the bytes of a pair; the length of the query says where the document begins."""
     query, document = (text.encode("utf-8", "surrogatepass") for text in pair)
     return len(query).to_bytes(8, "little") + query + document
-
-
-def _checked(scores: NDArray[np.floating], pairs: Sequence[Pair]) -> NDArray[np.float32]:
-    """Return a teacher's scores as `[N]` float32, or raise an error that names the first wrong pair."""
-    array = np.asarray(scores)
-    if array.shape != (len(pairs),):
-        raise DataError(f"the teacher must return [{len(pairs)}] scores; received shape {array.shape}")
-    with np.errstate(over="ignore"):  # what overflows is reported below
-        narrow = array.astype(np.float32)
-    finite = np.isfinite(narrow)
-    if not finite.all():
-        raise DataError(f"the teacher's score is not finite for {pairs[int(np.argmin(finite))]!r}")
-    return narrow

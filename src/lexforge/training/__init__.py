@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.settings import PRESETS, EvaluationSettings, Phase, Preset, PresetName, TrainingSettings
+    from lexforge.settings import PRESETS, TrainingSettings
     from lexforge.training.any_loss import check_full_batch
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.plan import Plan
     from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
+        QuarterSteps,
         begin_run,
         check_optimizer,
         check_trackers,
-        checkpoints_of_epochs,
         finish_run,
         load_start,
         read_retrieval,
@@ -36,11 +36,8 @@ __all__ = [
     "PRESETS",
     "DenseCollator",
     "DenseTrainer",
-    "EvaluationSettings",
-    "Phase",
     "Plan",
-    "Preset",
-    "PresetName",
+    "QuarterSteps",
     "SpladeCollator",
     "SpladeTrainer",
     "Terms",
@@ -52,7 +49,6 @@ __all__ = [
     "check_trackers",
     "check_training_length",
     "check_triplet_rows",
-    "checkpoints_of_epochs",
     "choose_negatives",
     "finish_run",
     "load_rows",

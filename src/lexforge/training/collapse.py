@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lexforge.common.types import TEXT_KINDS
 from lexforge.report.symptoms import SYMPTOMS, argument_of
 
 PATIENCE = 5  # consecutive lines of the log after which the warning comes
@@ -44,7 +45,7 @@ class CollapseCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Compare the mean number of active terms per text with both limits."""
-        for kind in ("query", "document"):
+        for kind in TEXT_KINDS:
             active = (logs or {}).get(f"terms/{kind}")
             if active is None:
                 continue

@@ -11,12 +11,12 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.common.types import DataError, Embeddings, TextKind
+from lexforge.common.types import DataError, Embeddings
 from lexforge.data.columns import RELEVANT
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.models import column_prompts, saved_prompt
 from lexforge.runs.finite import ROWS_KEY, texts_of
-from lexforge.training.columns import DATASET_NAME, loss_columns
+from lexforge.training.columns import DATASET_NAME, kinds_of_columns, loss_columns
 
 
 @dataclass
@@ -107,19 +107,16 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         batch = super().__call__(features)
         if self.teacher is not None:
             columns = [key for key in features[0] if f"{key}_input_ids" in batch]
-            for column, kind in _kinds(columns).items():
+            for column, kind in kinds_of_columns(columns).items():
                 rows = self.teacher.lookup([row[column] for row in features], kind)
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch
 
     def saved_prompts(self, columns: list[str]) -> dict[str, str]:
         """The prompt that the model was saved with for each text column; the first holds the queries."""
-        return {column: saved_prompt(self.encoder, kind) for column, kind in _kinds(columns).items()}
-
-
-def _kinds(columns: list[str]) -> dict[str, TextKind]:
-    """Column -> what its texts are to a search: the first holds queries, all others documents."""
-    return {column: "document" if place else "query" for place, column in enumerate(columns)}
+        return {
+            column: saved_prompt(self.encoder, kind) for column, kind in kinds_of_columns(columns).items()
+        }
 
 
 def _text(column: str, value: object) -> str:

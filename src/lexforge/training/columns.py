@@ -41,6 +41,11 @@ def loss_columns(names: Iterable[str], label_columns: Sequence[str]) -> list[str
     return [name for name in names if name not in (*label_columns, RELEVANT, DATASET_NAME)]
 
 
+def kinds_of_columns(columns: Iterable[str]) -> dict[str, TextKind]:
+    """Return what the texts of each column are to a search: the first holds queries, all others documents."""
+    return {column: "document" if place else "query" for place, column in enumerate(columns)}
+
+
 def without_extra_columns(dataset: Any, label_columns: Sequence[str], where: str) -> Any:
     """Drop the columns of a data set that no loss reads, and log one line that names them.
 
@@ -129,8 +134,8 @@ def texts_of_rows(rows: Any, label_columns: Sequence[str], *, most: int) -> dict
         read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(most)))
         read = read.select(range(0, len(read), max(1, len(read) // (4 * most))))
         cells = read[:]
-        for place, column in enumerate(loss_columns(cells, label_columns)):
-            texts["document" if place else "query"].update(dict.fromkeys(cells[column]))
+        for column, kind in kinds_of_columns(loss_columns(cells, label_columns)).items():
+            texts[kind].update(dict.fromkeys(cells[column]))
     return {kind: list(found) for kind, found in texts.items()}
 
 

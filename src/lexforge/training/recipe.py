@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from accelerate import PartialState
-from huggingface_hub import HfApi
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
 from transformers import (
@@ -187,8 +186,10 @@ def load_start(
 class QuarterSteps(TrainerCallback):
     """Saves each quarter of a training whose number of steps follows from epochs.
 
+    It leaves alone a training whose settings say when to save, or which saves where it is evaluated.
+
     Args:
-        settings: The settings, without `save_steps`.
+        settings: The settings of the run.
     """
 
     def __init__(self, settings: TrainingSettings) -> None:
@@ -198,14 +199,8 @@ class QuarterSteps(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set what could not be set before the number of steps was known."""
-        state.save_steps = self.settings.checkpoint_steps(state.max_steps)
-
-
-def checkpoints_of_epochs(
-    settings: TrainingSettings, best_measure: str | None = None
-) -> list[TrainerCallback]:
-    """Return the callback that says when to save, if the settings leave that to the number of steps."""
-    return [QuarterSteps(settings)] if settings.save_steps is None and best_measure is None else []
+        if self.settings.save_steps is None and not args.load_best_model_at_end:
+            state.save_steps = self.settings.checkpoint_steps(state.max_steps)
 
 
 def trainer_options(
@@ -233,7 +228,7 @@ def trainer_options(
         ),
         "callbacks": [
             *([] if patience is None else [EarlyStoppingCallback(patience)]),
-            *checkpoints_of_epochs(cfg.train, cfg.evaluation.best_measure),
+            QuarterSteps(cfg.train),
         ],
         **cfg.train.encoder_options(),
     }
@@ -255,28 +250,6 @@ def hub_arguments(name: str | None) -> dict[str, Any]:
     if name is None:
         return {}
     return {"push_to_hub": True, "hub_model_id": name, "hub_private_repo": True, "hub_strategy": "end"}
-
-
-def push_model(trainer: Trainer, folder: str | Path) -> str:
-    """Upload a saved model with its card to the repository that the Trainer's arguments name.
-
-    Args:
-        trainer: Its arguments have `push_to_hub`; it has made the repository.
-        folder: The folder of the model. Everything in it is uploaded.
-
-    Returns:
-        The address of the upload.
-    """
-    arguments = trainer.args
-    assert trainer.hub_model_id is not None  # the Trainer has named it
-    upload = HfApi().upload_folder(
-        repo_id=trainer.hub_model_id,
-        folder_path=str(folder),
-        commit_message="End of training",
-        token=arguments.hub_token,
-        revision=arguments.hub_revision,
-    )
-    return str(upload)
 
 
 def finish_run(
@@ -320,7 +293,10 @@ def finish_run(
         command=runs.launch_command(),
     )
     timing = {**others.pop("timing", {}), "stage_seconds": stages.end()}
-    runs.write_json(folder / "metrics.json", {**metrics, "timing": timing, **_best(trainer.state), **others})
+    state, best = trainer.state, {}
+    if state.best_model_checkpoint is not None:
+        best = {"best_checkpoint": {"step": state.best_global_step, "value": state.best_metric}}
+    runs.write_json(folder / "metrics.json", {**metrics, "timing": timing, **best, **others})
     print(evaluation.metrics_table(metrics))
     if examples:
         print(examples)
@@ -330,11 +306,11 @@ def finish_run(
     print(f"{folder} holds the model and the numbers.")
     print(f"{report.write_page(folder)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
-        print(f"The model was uploaded to {push_model(trainer, folder / 'model')}")
-
-
-def _best(state: Any) -> dict[str, dict[str, float]]:
-    """Return which checkpoint the trainer has chosen as the best; empty where none was chosen."""
-    if state.best_model_checkpoint is None:
-        return {}
-    return {"best_checkpoint": {"step": state.best_global_step, "value": state.best_metric}}
+        address = model.push_to_hub(
+            cfg.card.push_to_hub,
+            private=True,  # where there is no such repository yet
+            exist_ok=True,
+            local_model_path=str(folder / "model"),
+            commit_message="End of training",
+        )
+        print(f"The model was uploaded to {address}")

@@ -180,14 +180,13 @@ def unknown_rows(model: BaseModel, loaded: TrainingData) -> list[str]:
         rows, place = loaded.pairs.split(TRAIN), loaded.pairs.places(TRAIN)
         chosen = evenly_spaced(len(rows), LOOKED_AT)
         pairs = [(rows[row][ANCHOR], rows[row][POSITIVE]) for row in chosen]
-    elif loaded.retrieval is not None:
+    else:
+        assert loaded.retrieval is not None  # what has no tables has judgements
         texts, corpus = loaded.retrieval.queries, loaded.retrieval.corpus
         judged = list(loaded.retrieval.split(TRAIN).items())
         chosen = evenly_spaced(len(judged), LOOKED_AT)
         best = [(judged[at][0], max(judged[at][1], key=judged[at][1].__getitem__)) for at in chosen]
         pairs = [(texts[query], corpus[document]) for query, document in best]
-    else:
-        return []
     queries, documents = zip(*pairs, strict=True)
     shares = np.maximum(unknown_shares(model, queries), unknown_shares(model, documents))  # [rows]
     unknown = np.flatnonzero(shares >= MOSTLY_UNKNOWN)

@@ -126,8 +126,7 @@ def test_a_request_is_repeated_while_that_may_help(folder: str, monkeypatch) -> 
 
 def test_what_is_not_this_index_is_refused(folder: str, tmp_path: Path) -> None:
     """Another corpus, another similarity, or somebody else's collection."""
-    with QdrantIndex.create(WIDTH, "dot", uri=folder) as index:
-        index.add(sparse_rows(4), names(4))
+    with QdrantIndex.build(sparse_rows(4), names(4), uri=folder) as index:
         index.client.create_collection("foreign", vectors_config={})
         with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
             QdrantIndex(folder, similarity="cosine")

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 from sentence_transformers import SparseEncoder
@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from lexforge.common.types import TextKind
+from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.models import encode_kind, saved_prompt
 
 UNLIMITED = 1_000_000
@@ -119,20 +119,19 @@ def read_sides(model: SparseEncoder) -> list[EncoderSide]:
     modules = list(model.children())
     normalized = isinstance(modules[-1], Normalize)
     modules = modules[:-1] if normalized else modules
-    prompts: dict[TextKind, str] = {kind: saved_prompt(model, kind) for kind in get_args(TextKind)}
+    prompts: dict[TextKind, str] = {kind: saved_prompt(model, kind) for kind in TEXT_KINDS}
     if len(modules) == 1 and isinstance(modules[0], Router):
         routes = modules[0].sub_modules
-        if set(routes) != {"query", "document"}:
+        if set(routes) != set(TEXT_KINDS):
             raise ValueError(
                 "an encoder with a Router is exported if its routes are 'query' and 'document'; received "
                 f"{sorted(routes)}"
             )
-        kinds: tuple[TextKind, ...] = ("query", "document")
         return [
             _read_side(model, list(cast(nn.Sequential, routes[kind])), kind, (kind,), prompts, normalized)
-            for kind in kinds
+            for kind in TEXT_KINDS
         ]
-    return [_read_side(model, modules, "", ("query", "document"), prompts, normalized)]
+    return [_read_side(model, modules, "", TEXT_KINDS, prompts, normalized)]
 
 
 def _read_side(

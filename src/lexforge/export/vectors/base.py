@@ -223,21 +223,3 @@ def cut_bits(weights: NDArray[np.float32], dropped: int) -> NDArray[np.float32]:
     """
     mask = np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
     return (np.ascontiguousarray(weights, np.float32).view(np.uint32) & mask).view(np.float32)
-
-
-def first_above(vectors: sparse.csr_array, ids: Sequence[str], limit: int) -> tuple[str, int] | None:
-    """Return id and number of terms of the first text with more terms than the limit, or None."""
-    counts = np.diff(vectors.indptr)
-    wrong = np.flatnonzero(counts > limit)
-    return (ids[wrong[0]], int(counts[wrong[0]])) if len(wrong) else None
-
-
-def check_id_bytes(ids: Sequence[str], limit: int, engine: str) -> None:
-    """Refuse an id that is longer in UTF-8 than an engine allows.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    for name in ids:
-        if len(name.encode()) > limit:
-            raise ValueError(f"{engine} takes ids of at most {limit} bytes; received {name[:60]!r}...")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from scipy import sparse
 
-from lexforge.export.vectors.base import MEGABYTE, NAME, Row, Survey, VectorTarget, first_above
+from lexforge.export.vectors.base import MEGABYTE, NAME, Row, Survey, VectorTarget
 
 MOST_TERMS = 16_000  # of a sparsevec
 MOST_INDEXED_TERMS = 1_000  # of a sparsevec in an HNSW index
@@ -22,8 +23,10 @@ class PgVector(VectorTarget):
 
     def check(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:
         """Refuse vectors with more terms than a sparsevec holds, and ids with a NUL."""
-        if above := first_above(vectors, ids, MOST_TERMS):
-            raise ValueError(f"a sparsevec holds at most {MOST_TERMS} weights; {above[0]!r} has {above[1]}")
+        counts = np.diff(vectors.indptr)
+        if len(above := np.flatnonzero(counts > MOST_TERMS)):
+            name, count = ids[above[0]], counts[above[0]]
+            raise ValueError(f"a sparsevec holds at most {MOST_TERMS} weights; {name!r} has {count}")
         if wrong := [name for name in ids if "\0" in name]:
             raise ValueError(f"a text of PostgreSQL holds no NUL character; received the id {wrong[0]!r}")
 

@@ -40,8 +40,8 @@ class ServerIndex(ABC):
 
     The key of a row is the document's position, and rows are upserted, so a request that is sent twice
     changes nothing. An index that is opened on a collection adds documents after those that are there;
-    `create` and `build` want a new collection. `close()`, or the end of a `with` statement, disconnects; at
-    the exit of the process it happens by itself.
+    `build` wants a new collection. `close()`, or the end of a `with` statement, disconnects; at the exit of
+    the process it happens by itself.
 
     Args:
         uri: The address of a server, or the name of a local store.
@@ -103,26 +103,6 @@ class ServerIndex(ABC):
             ValueError: If there is a collection of this name.
         """
         cls._new(options).close()
-
-    @classmethod
-    def create(cls, width: int, similarity: Similarity, *, uri: str, **options: Any) -> Self:
-        """Open a new collection, to which a corpus is added block by block.
-
-        Args:
-            width: Not needed: the first documents decide the width of a collection.
-            similarity: `dot` or `cosine`.
-            uri: The address of a server or the name of a local store, as the class takes it.
-            options: The other arguments of the class.
-
-        Returns:
-            The index.
-
-        Raises:
-            ImportError: If the extra of the engine is not installed.
-            ConnectionError: If no server answers, or the local store cannot be opened.
-            ValueError: If there is a collection of this name, such as that of an interrupted build.
-        """
-        return cls._new({"uri": uri, "similarity": similarity, **options})
 
     @classmethod
     def build(
