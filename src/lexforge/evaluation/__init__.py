@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
     from lexforge.evaluation.metrics import (
         METRICS,
+        MULTILABEL_METRICS,
         Comparison,
         RunScores,
         check_metrics,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         write_scores,
     )
     from lexforge.evaluation.multilabel import (
-        MULTILABEL_METRICS,
         LabelledVectors,
         MultiLabelEvaluator,
         best_threshold,

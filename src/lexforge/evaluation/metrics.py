@@ -21,6 +21,15 @@ from lexforge.storage.files import write_text
 METRICS = ("nDCG@10", "RR@10", "R@100")
 """The measures of a retriever that are computed by default, as ir-measures names them."""
 
+MULTILABEL_METRICS = (
+    "probe_micro_f1",
+    "probe_macro_f1",
+    "centroid_micro_f1",
+    "centroid_macro_f1",
+    "label_map",
+)
+"""The measures of vectors of texts with several labels; `evaluate_multilabel` describes them."""
+
 _NAME = re.compile(r"(?P<name>\w+)(\(rel=(?P<rel>\d+)\))?(@(?P<cutoff>[1-9]\d*))?")
 
 

@@ -17,15 +17,6 @@ from lexforge.corpus import encode
 from lexforge.evaluation.metrics import evaluate_run
 from lexforge.retrieval import FaissIndex
 
-MULTILABEL_METRICS = (
-    "probe_micro_f1",
-    "probe_macro_f1",
-    "centroid_micro_f1",
-    "centroid_macro_f1",
-    "label_map",
-)
-"""The measures of vectors of texts with several labels; `evaluate_multilabel` describes them."""
-
 
 @dataclass(frozen=True)
 class LabelledVectors:

@@ -1,4 +1,4 @@
-"""What the name of a model stands for: a folder or a hub name, and the kind of model that its files say."""
+"""What the name of a model stands for: a folder or a hub name, and the type of model that its files say."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def checked_name(name_or_path: str | Path) -> str:
 
 
 def check_model(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer"] | None = None) -> None:
-    """Refuse a model whose files cannot be found, or of the wrong kind; its weights are not loaded.
+    """Refuse a model whose files cannot be found, or of the wrong type; its weights are not loaded.
 
     Args:
         name: `lexical`, a folder, or a name on the hub, which must be in its local cache if there is no

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lexforge.teachers.options import (
         check_taught_rows,
         check_teacher,
-        teacher_name,
+        taught_by,
         without_single_scores,
     )
     from lexforge.teachers.pair_scores import label_rows, listed_pairs, row_pairs, score_pairs
@@ -41,8 +41,8 @@ __all__ = [
     "load_teacher",
     "row_pairs",
     "score_pairs",
+    "taught_by",
     "teach_rows",
-    "teacher_name",
     "without_single_scores",
 ]
 

@@ -230,7 +230,7 @@ def _keys(texts: Sequence[str], kind: TextKind) -> Keys:
 def narrowed(
     output: Any, shape: tuple[int | str, ...], dtype: type[np.floating], names: Sequence[Any]
 ) -> NDArray[Any]:
-    """Return a teacher's output in a narrower type; an error names the first text or pair that it is wrong for.
+    """Return a teacher's output in a narrower type; an error names the first text or pair that is wrong.
 
     Args:
         output: What the teacher returned, a row or a number for each name.

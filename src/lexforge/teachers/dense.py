@@ -56,8 +56,8 @@ class SentenceTransformerTeacher:
                 "here; `load_teacher` loads it"
             )
         # The fingerprint covers weights, tokenizer and prompts, so no cache can mix two teachers.
-        kind = "-dot" if self.similarity == "dot" else ""
-        self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}{kind}"
+        suffix = "-dot" if self.similarity == "dot" else ""
+        self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}{suffix}"
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
         """Embed N texts of one kind: `[N, D]` float32, of L2 norm 1 if they are compared by cosine."""

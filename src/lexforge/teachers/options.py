@@ -125,7 +125,7 @@ def scores_pairs(teacher: str) -> bool:
         return False
 
 
-def teacher_name(teacher: str, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:
+def taught_by(teacher: str, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:
     """Name the teacher of a run that distils, for a reader.
 
     Args:

@@ -31,7 +31,6 @@ def begin_run(
     cfg: Recipe,
     resolve: Callable[[Recipe], Recipe],
     wanted: Literal["SparseEncoder", "SentenceTransformer"],
-    measures: Sequence[str],
 ) -> tuple[Recipe, PartialState, runs.Stages, Plan | None]:
     """Start the processes of a run, and refuse what would stop it later, before any data is read.
 
@@ -42,7 +41,6 @@ def begin_run(
         resolve: Fills in what follows from the model.
         wanted: The class of sentence-transformers that loads the model: "SparseEncoder" or
             "SentenceTransformer".
-        measures: The names of the measures that the evaluation on dev computes.
 
     Returns:
         The settings, resolved, and for a plan those of a few steps in a folder of their own; this process
@@ -51,23 +49,35 @@ def begin_run(
     Raises:
         FileNotFoundError: If there is no such model, or nothing to resume.
         FileExistsError: If the run directory holds another run.
-        ValueError: If the model is of another class, a measure, an optimizer or a tracker is unknown, or a
-            resumed run has other settings.
-        ImportError: If the package of a tracker is missing.
+        ValueError: If the model is of another class, an optimizer or a tracker is unknown, or a resumed run
+            has other settings.
+        ImportError: If the package of an optimizer or a tracker is missing.
     """
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
     cfg = resolve(cfg)
     plan = Plan(cfg, process, stages) if cfg.plan else None
-    cfg.evaluation.check_measure(measures)
-    check_trackers(cfg.train.report_to)
+    check_training(cfg.train)
     if plan is not None:
         cfg = plan.short()
     models.check_model(cfg.model, wanted)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
-    check_optimizer(cfg.train.optim)
     return cfg, process, stages, plan
+
+
+def check_training(train: TrainingSettings) -> None:
+    """Refuse an optimizer or a tracker that is unknown, or whose package is not installed.
+
+    Args:
+        train: The settings of the training.
+
+    Raises:
+        ValueError: If there is none of that name, or the optimizer needs what the recipes lack.
+        ImportError: If its package is missing.
+    """
+    check_trackers(train.report_to)
+    check_optimizer(train.optim)
 
 
 def check_optimizer(name: str) -> None:

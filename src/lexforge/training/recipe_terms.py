@@ -44,21 +44,21 @@ class Terms:
         )
         return cls(idf, special_token_ids(model.tokenizer), stopword_ids(model.tokenizer, language))
 
-    def loss(self, model: SparseEncoder, numbers: LossSettings, **options: Any) -> NeuralSparseLoss:
+    def loss(self, model: SparseEncoder, settings: LossSettings, **options: Any) -> NeuralSparseLoss:
         """Make the loss of a SPLADE, whose penalties and own words follow from the terms.
 
         Args:
             model: The encoder.
-            numbers: The numbers of the loss.
+            settings: The numbers of the loss.
             **options: Other arguments of `NeuralSparseLoss`.
         """
         return NeuralSparseLoss(
             model,
-            penalty_weights=penalty_weights(numbers, self.idf, self.special_ids, self.stopword_ids),
+            penalty_weights=penalty_weights(settings, self.idf, self.special_ids, self.stopword_ids),
             special_token_ids=self.special_ids,
             word_weights=word_weights(self.idf, self.special_ids, self.stopword_ids),
             **options,
-            **numbers.arguments(),
+            **settings.arguments(),
         )
 
 
