@@ -33,7 +33,7 @@ def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argpar
         seed=arguments.seed,
     )
     # The stock trainer knows no column `relevant`: other answers to a query count as its negatives.
-    rows = negatives.training_rows(retrieval)
+    rows = negatives.rows_of_judgements(retrieval)
     pairs = [{name: row[name] for name in ("anchor", "positive")} for row in rows]
     dataset = data.rows_to_dataset(pairs)
     if arguments.miner is not None:

@@ -16,7 +16,7 @@ from lexforge.data import (
     write_training_rows,
 )
 from lexforge.evaluation import write_run
-from lexforge.negatives import training_rows
+from lexforge.negatives import rows_of_judgements
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def dot_product(model: SparseEncoder, query: str, document: str) -> float:
 def test_scores_of_a_run_are_those_that_training_reads(
     folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
 ) -> None:
-    """Judged documents and the best two of each query; `training_rows` finds every score it needs."""
+    """Judged documents and the best two of each query; `rows_of_judgements` finds every score it needs."""
     output = tmp_path / "scores.tsv"
     cfg = score.Config(
         str(tiny_checkpoint),
@@ -57,7 +57,7 @@ def test_scores_of_a_run_are_those_that_training_reads(
         for document, given in found.items():
             expected = dot_product(tiny_splade, data.queries[query], data.corpus[document])
             assert given == pytest.approx(expected, rel=1e-5)  # float32, in other batches
-    rows = training_rows(data, runs=[{"q0": {"d2": 1.0}, "q1": {"d0": 1.0}}], scores=scores)
+    rows = rows_of_judgements(data, runs=[{"q0": {"d2": 1.0}, "q1": {"d0": 1.0}}], scores=scores)
     assert [row["label"] for row in rows] == [list(found.values()) for found in scores.values()]
     before = output.read_bytes()
     score.main(cfg)

@@ -198,12 +198,12 @@ def test_bad_changes_are_refused(
     build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "bare", "inverted")
     with pytest.raises(ValueError, match="keeps no texts"):
         change_index(tmp_path / "bare", tiny_splade, None, ["a"])
-    with lock.held(index):
+    with lock.locked(index):
         code = "import sys; from lexforge.corpus import change_index; change_index(sys.argv[1], None)"
         refused = warm.completed("-c", code, index)
     assert refused.returncode == 1
     said = refused.stderr.splitlines()[-1]
     assert re.match(r"BlockingIOError: process \d+ on .* is writing in .*index", said), said
-    with lock.held(index):  # it was given back
+    with lock.locked(index):  # it was given back
         pass
     assert read_source(index).generation == 1

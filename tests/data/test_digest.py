@@ -19,7 +19,7 @@ from lexforge.data import (
     load_training_data,
 )
 from lexforge.data.multilabel import LabelledText
-from lexforge.negatives import training_rows
+from lexforge.negatives import rows_of_judgements
 
 QRELS = "query-id\tcorpus-id\tscore\n"
 
@@ -61,7 +61,7 @@ def hub(folder: Path, word: str) -> str:
 
 def loaded_digests(source: str) -> dict[str, Any]:
     loaded: TrainingData = load_training_data(source, ["test"])
-    rows = loaded.training_rows() if loaded.retrieval is None else training_rows(loaded.retrieval)
+    rows = loaded.training_rows() if loaded.retrieval is None else rows_of_judgements(loaded.retrieval)
     return loaded.digests(rows)
 
 

@@ -17,7 +17,7 @@ from lexforge.data import (
     validate_columns,
     write_training_rows,
 )
-from lexforge.negatives import training_rows
+from lexforge.negatives import rows_of_judgements
 
 
 def test_a_data_set_of_rows_is_that_of_datasets() -> None:
@@ -86,7 +86,7 @@ def test_a_file_holds_the_judged_documents_of_an_anchor_once(tmp_path: Path) -> 
 def test_the_column_of_many_judged_documents_stays_small(shared_folder: Path, tmp_path: Path) -> None:
     """In nfcorpus-lc a query has up to 1,358 relevant documents, and each of its rows names them all."""
     data = load_retrieval_data(str(shared_folder / "data" / "nfcorpus-lc"), ["train"])
-    rows = training_rows(data)
+    rows = rows_of_judgements(data)
     assert len(rows) == sum(grade > 0 for grades in data.split("train").values() for grade in grades.values())
     assert len({id(row["relevant"]) for row in rows}) <= len(data.split("train"))  # one list per query
     for row in rows:

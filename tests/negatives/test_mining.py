@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.data import RetrievalData, validate_columns
 from lexforge.models import build_splade
-from lexforge.negatives import NegativeRule, mine_once, mining, rankings, training_rows
+from lexforge.negatives import NegativeRule, mine_once, mining, rankings, rows_of_judgements
 from lexforge.retrieval import BM25Index
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -47,7 +47,7 @@ def test_the_best_ranked_by_a_sparse_model_are_written(tiny_splade: SparseEncode
     assert [row["negative_1"] for row in rows] == best_by((queries @ documents.T).numpy())
     assert validate_columns(rows) == ("anchor", "positive", "negative_1")
     without = [{name: row[name] for name in ("anchor", "positive", "relevant")} for row in rows]
-    assert without == training_rows(data)
+    assert without == rows_of_judgements(data)
 
 
 def test_a_dense_model_mines_with_its_own_index(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:

@@ -193,12 +193,12 @@ def main(cfg: Config) -> None:
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    asked = take_queries(cfg, model, passages, texts)
-    training.check_full_batch(len(asked.queries), cfg.train, 1)  # a query gives one row at most
+    sets = take_queries(cfg, model, passages, texts)
+    training.check_full_batch(len(sets.queries), cfg.train, 1)  # a query gives one row at most
 
     # Before: what the start finds on the queries that were held out.
     stages.begin("measure the start")
-    before = adapt.measure(start.retriever, asked.gate, asked.judged)
+    before = adapt.measure(start.retriever, sets.gate, sets.judged)
     terms = start.terms
     if cfg.document_terms is not None:
         terms = {"document_terms": cfg.document_terms}
@@ -207,9 +207,9 @@ def main(cfg: Config) -> None:
 
     # Rows. Teachers score the same candidates, and a row compares some of them over the range of the scores.
     stages.begin("score the candidates")
-    names, scores = score_candidates(cfg, start.retriever, asked, texts)
-    rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, seed)
-    refuse_few_rows(len(rows), len(asked.queries), cfg.train)
+    names, scores = score_candidates(cfg, start.retriever, sets, texts)
+    rows = adapt.listed_rows(texts, scores, sets.queries, ROW_DOCUMENTS, seed)
+    refuse_few_rows(len(rows), len(sets.queries), cfg.train)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
     # Loss: the order of the teachers, and few terms.
@@ -236,14 +236,14 @@ def main(cfg: Config) -> None:
         ramp_fraction=preset.loss.ramp_fraction,
         **asdict(start.finish),
         train_positions=not scratch,
-        counted_texts={"document": documents, "query": asked.held},
+        counted_texts={"document": documents, "query": sets.held},
         **terms,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
 
     # After: the gate, the model that it lets through, and what the command leaves behind.
     stages.begin("measure the adapted model")
-    after = adapt.measure(model, asked.gate, asked.judged)
+    after = adapt.measure(model, sets.gate, sets.judged)
     verdict = adapt.judge(before, after)
     keep_and_index(cfg, start, library, stages, better=verdict.better)
     found = {"before": numbers_of(before), "after": numbers_of(after)}
@@ -364,11 +364,11 @@ def take_queries(
     queries = {f"pseudo-{place}": one.text for place, one in enumerate(trained)}
     own = {f"pseudo-{place}": one.passage for place, one in enumerate(trained)}
     queries |= {f"real-{place}": text for place, text in enumerate(real_queries(cfg))}
-    asked = {f"held-{place}": one for place, one in enumerate(held)}
+    held_queries = {f"held-{place}": one for place, one in enumerate(held)}
     gate = evaluation.RetrievalEvaluator(
-        {key: one.text for key, one in asked.items()},
+        {key: one.text for key, one in held_queries.items()},
         texts,
-        adapt.judgements(asked, passages),
+        adapt.judgements(held_queries, passages),
         show_progress_bar=True,
     )
     judged = None
@@ -400,7 +400,7 @@ def real_queries(cfg: Config) -> list[str]:
 def score_candidates(
     cfg: Config,
     retriever: SparseEncoder | SentenceTransformer | None,
-    asked: QuerySets,
+    sets: QuerySets,
     texts: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Run]:
     """Let each teacher score the candidates that BM25 and the retriever find.
@@ -408,17 +408,17 @@ def score_candidates(
     Returns:
         The names of the teachers, and the average of their scores. A query that gives no row is left out.
     """
-    queries = asked.queries
-    words = asked.gate.bm25
+    queries = sets.queries
+    words = sets.gate.bm25
     rankings = {BM25: words.search(list(queries.values()), DEPTH).to_run(list(queries))}
     if retriever is not None:
-        documents = asked.gate.vectors(retriever)[1]
+        documents = sets.gate.vectors(retriever)[1]
         index = retrieval.build_exact(documents, list(texts), models.check_encoder(retriever))
         vectors = corpus.encode(retriever, list(queries.values()), "query", show_progress_bar=True)
         rankings[START] = index.search(vectors, DEPTH).to_run(list(queries))
     names = cfg.teacher or tuple(rankings)
     # A query with fewer candidates than a row compares gives none, so no teacher need score them.
-    found = adapt.candidate_pools(list(rankings.values()), queries, asked.own, cfg.pool)
+    found = adapt.candidate_pools(list(rankings.values()), queries, sets.own, cfg.pool)
     pools = {query: pool for query, pool in found.items() if len(pool) >= ROW_DOCUMENTS}
     refuse_few_rows(len(pools), len(queries), cfg.train)
     kept = [place for place, query in enumerate(queries) if query in pools]

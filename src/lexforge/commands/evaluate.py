@@ -91,7 +91,7 @@ def compared_run(path: Path, cfg: Config, loaded: data.RetrievalData) -> Path:
         )
 
     # A query that was not searched would count as 0, and a document that was not searched hides no other.
-    now = data.digests(loaded.searches(cfg.split))
+    now = data.digests(loaded.searched_parts(cfg.split))
     before = {name: part for name, part in recorded_data(path).items() if name in now}
     if before.keys() != now.keys():
         raise ValueError(

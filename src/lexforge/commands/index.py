@@ -38,7 +38,7 @@ from lexforge.storage.files import check_new
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
 
-UNKNOWN = 0.01  # share of unknown tokens that is told; a language that a model knows has next to none
+UNKNOWN_SHARE = 0.01  # share of unknown tokens that is told; a language that a model knows has next to none
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def read_library(
     for note in library.notes:
         print(printable(note))
     unknown = corpus.unknown_share(model, list(library.texts.values()))
-    if unknown > UNKNOWN:
+    if unknown > UNKNOWN_SHARE:
         print(
             f"{unknown:.1%} of the tokens are unknown to the model, which cannot tell them apart: it may not "
             "know the language of these documents"

@@ -17,7 +17,7 @@ from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.backends import BACKENDS
 from lexforge.retrieval.faiss import FaissIndex
 from lexforge.retrieval.inverted import InvertedIndex
-from lexforge.storage.lock import held
+from lexforge.storage.lock import locked
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def change_index(
             document would be left.
     """
     directory, added = Path(directory), added or {}
-    with held(directory):
+    with locked(directory):
         index, source, passages = open_index(directory)
         if not isinstance(index, InvertedIndex | FaissIndex):
             raise ValueError(

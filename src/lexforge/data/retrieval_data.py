@@ -70,7 +70,7 @@ class RetrievalData:
         """Return the queries that are judged in one split, id -> text, in the order of the judgements."""
         return {query_id: self.queries[query_id] for query_id in self.split(name)}
 
-    def searches(self, name: str) -> dict[str, Iterator[Any]]:
+    def searched_parts(self, name: str) -> dict[str, Iterator[Any]]:
         """Return what decides the measures of a split, as parts for `lexforge.data.digests`.
 
         Returns:

@@ -52,7 +52,7 @@ class TrainingData:
             negatives: Whether to keep the negatives and the scores of the rows.
 
         Raises:
-            ValueError: If the data are no tables; `lexforge.negatives.training_rows` makes rows of
+            ValueError: If the data are no tables; `lexforge.negatives.rows_of_judgements` makes rows of
                 judgements.
         """
         if self.pairs is None:
@@ -72,7 +72,7 @@ class TrainingData:
 
         Returns:
             As `lexforge.data.digests`, of the documents, the queries, the judgements, the rows, the weights
-            if there are any, and what the test searches (`RetrievalData.searches`).
+            if there are any, and what the test searches (`RetrievalData.searched_parts`).
         """
         whole = self.retrieval or self.measured
         judgements = ((split, *judged) for split, found in whole.qrels.items() for judged in found.items())
@@ -86,7 +86,7 @@ class TrainingData:
         if weights is not None:
             parts["weights"] = weights.tolist()
         if TEST in self.measured.splits:
-            parts |= self.measured.searches(TEST)
+            parts |= self.measured.searched_parts(TEST)
         return digests(parts)
 
     def other_queries(self) -> list[str]:

@@ -178,7 +178,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         if weights["self_reconstruction"]:
             tokens = _tokens(features)
             parts["self_reconstruction"] = _mean(
-                [self_reconstruction(rows, *own) for rows, own in zip(regularized, tokens, strict=False)]
+                [self_reconstruction(rows, *words) for rows, words in zip(regularized, tokens, strict=False)]
             )
 
         if weights["positive_activation"]:
@@ -190,8 +190,8 @@ class NeuralSparseLoss(EmbeddingLoss):
             assert self.word_weights is not None
             parts["own_activation"] = _mean(
                 [
-                    own_activation(rows, *tokens, self.word_weights)
-                    for rows, tokens in zip(regularized, _tokens(features), strict=False)
+                    own_activation(rows, *words, self.word_weights)
+                    for rows, words in zip(regularized, _tokens(features), strict=False)
                 ]
             )
 

@@ -89,13 +89,15 @@ def checked_name(name_or_path: str | Path) -> str:
     )
 
 
-def check_model(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer"] | None = None) -> None:
+def check_model(
+    name: str, encoder_class: Literal["SparseEncoder", "SentenceTransformer"] | None = None
+) -> None:
     """Refuse a model whose files cannot be found, or of the wrong type; its weights are not loaded.
 
     Args:
         name: `lexical`, a folder, or a name on the hub, which must be in its local cache if there is no
             network.
-        wanted: The class of sentence-transformers that is to load it; None takes any.
+        encoder_class: The class of sentence-transformers that is to load it; None takes any.
 
     Raises:
         FileNotFoundError: If there is no such folder, or neither the hub nor its cache has the model.
@@ -109,8 +111,8 @@ def check_model(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer
             f"the model {name!r} has neither modules.json nor config.json: it is no folder of a model, and "
             "neither the hub nor its local cache has a model of that name"
         )
-    if wanted is not None:
-        check_saved_class(found, wanted)
+    if encoder_class is not None:
+        check_saved_class(found, encoder_class)
 
 
 def saved_class(name: str) -> str | None:
@@ -133,13 +135,15 @@ def saved_class(name: str) -> str | None:
     return "SparseEncoder" if sparse else "SentenceTransformer"
 
 
-def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer"]) -> str | None:
+def check_saved_class(
+    name: str, encoder_class: Literal["SparseEncoder", "SentenceTransformer"]
+) -> str | None:
     """Refuse a model of another class of sentence-transformers, from which no encoder is built either.
 
     Args:
         name: A folder or a hub name.
-        wanted: The class of the encoder. A bare checkpoint of transformers passes too, and a dense encoder
-            where a `SparseEncoder` is wanted: its transformer becomes one.
+        encoder_class: The class of the encoder. A bare checkpoint of transformers passes too, and a dense
+            encoder where a `SparseEncoder` is wanted: its transformer becomes one.
 
     Returns:
         The class by which it was saved; None for a bare checkpoint.
@@ -149,16 +153,16 @@ def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTrans
             passed.
     """
     saved = saved_class(name)
-    if saved is None and wanted == "SparseEncoder" and model_type(name) == "cross-encoder":
+    if saved is None and encoder_class == "SparseEncoder" and model_type(name) == "cross-encoder":
         saved = "CrossEncoder (a sequence classifier)"
-    if saved in (None, wanted):
+    if saved in (None, encoder_class):
         return saved
     if saved == "SentenceTransformer":
         first = model_settings(name, "modules.json")[0]["type"]
         if first.rpartition(".")[2] == "Transformer":
             return saved
         saved = f"SentenceTransformer that begins with {first}"
-    if wanted == "SparseEncoder":
+    if encoder_class == "SparseEncoder":
         raise ValueError(
             f"{name} was saved as a {saved}, which is no SPLADE encoder; pass a SparseEncoder with "
             "SpladePooling, the checkpoint of a masked language model, or a SentenceTransformer that begins "

@@ -125,15 +125,15 @@ class TokenWeights(Module):
         **kwargs: Any,
     ) -> TokenWeights:
         """Load the module from its folder within a saved model."""
-        place: dict[str, Any] = {
+        options: dict[str, Any] = {
             "subfolder": subfolder,
             "token": token,
             "cache_folder": cache_folder,
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        module = cls(**cls.load_config(model_name_or_path, **place))
-        cls.load_torch_weights(model_name_or_path, model=module, **place)
+        module = cls(**cls.load_config(model_name_or_path, **options))
+        cls.load_torch_weights(model_name_or_path, model=module, **options)
         return module
 
 

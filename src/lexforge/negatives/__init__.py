@@ -8,7 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.negatives.mining import mine_once, rankings
-    from lexforge.negatives.rows import judged_run, mined_columns, training_rows
+    from lexforge.negatives.rows import judged_run, mined_columns, rows_of_judgements
     from lexforge.negatives.rule import NEGATIVE_RULE, NegativeMiner, NegativeRule
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "mine_once",
     "mined_columns",
     "rankings",
-    "training_rows",
+    "rows_of_judgements",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -16,7 +16,7 @@ from lexforge.negatives.rule import MinedRow, NegativeMiner, NegativeRule
 logger = logging.getLogger(__name__)
 
 
-def training_rows(
+def rows_of_judgements(
     data: RetrievalData,
     runs: Iterable[Run] | None = None,
     rule: NegativeRule | None = None,

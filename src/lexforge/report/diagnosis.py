@@ -120,10 +120,10 @@ def _findings(run: RunFiles) -> list[Finding]:
     symptoms = dict(SYMPTOMS)
     measured: dict[str, Measured] = {}
     if "flops_weight" in loss:  # the loss of a sparse model
-        measured |= _of_the_model(run.sample)
-        if run.sample is not None and run.sample["documents"]["own_terms"]:
+        measured |= _of_the_model(run.diagnosis)
+        if run.diagnosis is not None and run.diagnosis["documents"]["own_terms"]:
             # Queries that are as long as the documents may have as many terms.
-            lengths = run.sample["queries"]["own_terms"] / run.sample["documents"]["own_terms"]
+            lengths = run.diagnosis["queries"]["own_terms"] / run.diagnosis["documents"]["own_terms"]
             density = symptoms["query_density"]
             symptoms["query_density"] = replace(density, limit=max(density.limit, 1.25 * lengths))
         measured["scale"] = _scale(run.config, run.log)
@@ -138,7 +138,7 @@ def _findings(run: RunFiles) -> list[Finding]:
         text = "rise of the loss on dev since its best evaluation"
         symptoms["overfitting"] = replace(symptoms["overfitting"], text=text, limit=0.1)
     measured["overfitting"] = _overfitting(key, run.log, run.best_checkpoint)
-    setting = partial(flag_of, config=run.config)
+    write_setting = partial(flag_of, config=run.config)
     wanted = run.wanted_terms.get("document") is not None
     findings = []
     for name, (number, remark) in measured.items():
@@ -148,7 +148,7 @@ def _findings(run: RunFiles) -> list[Finding]:
             advice = (
                 ""
                 if symptom.is_healthy(number)
-                else remark + symptom.advice_text(setting, terms_are_wanted=wanted)
+                else remark + symptom.advice_text(write_setting, terms_are_wanted=wanted)
             )
         findings.append(Finding(symptom, number, advice))
     return findings

@@ -36,7 +36,7 @@ class RunFiles:
         begins: The lines that say where training began or was resumed.
         terms: The use of the vocabulary, as `term_statistics` describes it; None before it is written.
         searches: The sampled searches, as `sample_searches` describes them; None before they are written.
-        sample: What `measure_symptoms` returned of the trained model; None before it is written.
+        diagnosis: What `measure_symptoms` returned of the trained model; None before it is written.
         missing: Name of a file that the run has not written -> what the page cannot show without it.
     """
 
@@ -53,7 +53,7 @@ class RunFiles:
     begins: list[dict[str, Any]]
     terms: dict[str, Any] | None
     searches: dict[str, Any] | None
-    sample: dict[str, Any] | None
+    diagnosis: dict[str, Any] | None
     missing: dict[str, str]
 
     @property
@@ -123,6 +123,6 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         begins=[line for line in lines if line.get("begin")],
         terms=terms,
         searches=searches,
-        sample=read_json(folder / DIAGNOSIS_FILE),
+        diagnosis=read_json(folder / DIAGNOSIS_FILE),
         missing={file: what for file, (what, there) in expected.items() if not there},
     )

@@ -55,11 +55,11 @@ class Symptom:
         """A number of this symptom with its unit, such as "34 %"."""
         return f"{100 * number:.3g} %" if self.percent else f"{number:.3g}"
 
-    def advice_text(self, setting: Callable[[str], str], *, terms_are_wanted: bool = False) -> str:
+    def advice_text(self, write_setting: Callable[[str], str], *, terms_are_wanted: bool = False) -> str:
         """The advice as a sentence.
 
         Args:
-            setting: Returns how a reader writes a setting, from its place in config.json: `flag_of`,
+            write_setting: Returns how a reader writes a setting, from its place in config.json: `flag_of`,
                 `argument_of`, or `flag_of` with the values of a run.
             terms_are_wanted: Whether a wanted number of terms per document sets the weight of FLOPS.
 
@@ -68,41 +68,41 @@ class Symptom:
         """
         change = self.change_of_terms if terms_are_wanted and self.change_of_terms else self.change
         parts = Formatter().parse(f"{self.before}{change}{self.after}")
-        return "".join(text + (setting(place) if place else "") for text, place, *_ in parts)
+        return "".join(text + (write_setting(setting) if setting else "") for text, setting, *_ in parts)
 
 
-def flag_of(place: str, config: Mapping[str, Any] | None = None) -> str:
+def flag_of(setting: str, config: Mapping[str, Any] | None = None) -> str:
     """Write a setting as a flag of `lexforge train`, with the value that a run has.
 
     Args:
-        place: Its place in config.json, such as "loss.flops_weight".
+        setting: Its place in config.json, such as "loss.flops_weight".
         config: The settings of the run; None leaves the value out.
 
     Returns:
         Such as "--loss.flops-weight (now 0.01)".
     """
-    if place == "loss.temperature" and _value(config, "loss.phases"):
+    if setting == "loss.temperature" and _value(config, "loss.phases"):
         return "the temperatures of --loss.phases"
-    flag = place.removeprefix("train.").removeprefix("evaluation.")
+    flag = setting.removeprefix("train.").removeprefix("evaluation.")
     if _value(config, "loss.name"):  # of a recipe that writes the numbers of its loss without a prefix
         flag = flag.removeprefix("loss.")
     flag = "--" + flag.replace("_", "-")
-    value = _value(config, place)
+    value = _value(config, setting)
     if value is None:
         return flag
     return f"{flag} (now {value:g})" if isinstance(value, int | float) else f"{flag} (now {value})"
 
 
-def _value(config: Any, place: str) -> Any:
-    """The value at a place in config.json; None where there is none."""
-    for name in place.split("."):
+def _value(config: Any, setting: str) -> Any:
+    """The value of a setting in config.json; None where there is none."""
+    for name in setting.split("."):
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
 
 
-def argument_of(place: str) -> str:
+def argument_of(setting: str) -> str:
     """Write a setting as an argument of Python, such as "flops_weight" for "loss.flops_weight"."""
-    return place.rpartition(".")[2]
+    return setting.rpartition(".")[2]
 
 
 _ROWS = (

@@ -16,7 +16,13 @@ from lexforge.runs.run_directory import read_json
 # The file of a checkpoint that holds the training arguments as JSON.
 ARGUMENTS = "training_args.json"
 # The arguments that decide which rows the batches of the rest of a run hold.
-BATCHES = ("world_size", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
+BATCH_SETTINGS = (
+    "world_size",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "seed",
+    "data_seed",
+)
 _ROUNDING = 1e-9  # of an epoch
 logger = logging.getLogger(__name__)
 
@@ -69,7 +75,7 @@ def changed_batches(checkpoint: Path, arguments: Mapping[str, Any]) -> list[str]
     before = read_json(checkpoint / ARGUMENTS) or {}
     return [
         f"{name} was {before[name]} and is {arguments[name]}"
-        for name in BATCHES
+        for name in BATCH_SETTINGS
         if name in before and before[name] != arguments[name]
     ]
 

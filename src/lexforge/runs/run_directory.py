@@ -20,7 +20,7 @@ from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.settings import BACKBONE
 from lexforge.storage.files import leftover, remove_leftovers, write_file
-from lexforge.storage.lock import LOCK_FILE, hold
+from lexforge.storage.lock import LOCK_FILE, hold_for_life
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
 # What a run leaves beside its records before its first checkpoint: its log, what it measured, the encoder
@@ -106,7 +106,7 @@ def _settings(config: Any) -> dict[str, Any]:
 
 def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     if (folder / LOCK_FILE).is_file():
-        hold(folder)
+        hold_for_life(folder)
     if resume:
         before = read_json(folder / "config.json")
         if before is None:
@@ -134,7 +134,7 @@ def _claim(
 ) -> None:
     _check(folder, settings, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    hold(folder)
+    hold_for_life(folder)
     if not resume:
         for name in BEGINNINGS:
             if (folder / name).is_dir():

@@ -20,7 +20,7 @@ ELLIPSIS = "…"
 # A model reads fewer characters than this of a passage; what stands behind them is shown without marks.
 READ_CHARACTERS = 50_000
 # Scripts without spaces between words, where a word is what the tokenizer makes one token of.
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 SIGNS = ("P", "Sm", "Sk")  # categories of characters that are marked in no text: punctuation, mathematics
 
@@ -229,4 +229,4 @@ def _joins_words(character: str) -> bool:
     """Return whether a character is a letter, digit or mark of a script with spaces between words."""
     if _extends(character):
         return True
-    return character.isalnum() and not unicodedata.name(character, "").startswith(UNSPACED)
+    return character.isalnum() and not unicodedata.name(character, "").startswith(UNSPACED_SCRIPTS)

@@ -15,11 +15,11 @@ from pathlib import Path
 LOCK_FILE = "run.lock"
 WHERE = 2**30  # the byte that Windows locks, beyond the text: a locked byte cannot be read
 _held: dict[Path, int] = {}  # lock file -> its descriptor, whose closing gives the lock back
-_taking = threading.Lock()  # held by a thread that enters or leaves a block of `held`
+_taking = threading.Lock()  # held by a thread that enters or leaves a block of `locked`
 logger = logging.getLogger(__name__)
 
 
-def hold(folder: Path) -> None:
+def hold_for_life(folder: Path) -> None:
     """Lock a run directory until this process ends; the lock file names the process.
 
     The operating system keeps the lock and takes it back from a process that ends, however it ends. A process
@@ -58,7 +58,7 @@ def hold(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """A block in which this thread holds the lock of a folder, and no other thread or process does.
 
     Args:
@@ -72,7 +72,7 @@ def held(folder: Path) -> Iterator[None]:
     with _taking:
         if path in _held:  # the operating system refuses other processes only
             raise BlockingIOError(f"this process is writing in {folder} already; wait until it has ended")
-        hold(folder)
+        hold_for_life(folder)
     try:
         yield
     finally:

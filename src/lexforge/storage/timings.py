@@ -20,7 +20,7 @@ from lexforge.storage.files import cache_folder, write_file
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4  # of the cached file; raised when what is measured changes
+VERSION = 4  # of the cached file; raised when what is measured changes
 _TIMINGS: dict[str, dict[str, dict[str, float]]] = {}  # machine -> what was timed -> way -> seconds
 
 
@@ -91,7 +91,7 @@ def _store(name: str, times: dict[str, float]) -> None:
     """Add what was timed, and what this process goes by, to the cached file; what stands there stays."""
     machines = _read()
     machines[_machine()] = timings() | {name: times} | machines.get(_machine(), {})
-    content = {"format": FORMAT, "machines": machines}
+    content = {"format": VERSION, "machines": machines}
     try:
         write_file(cache_file(), json.dumps(content, indent=1).encode())
     except OSError as error:
@@ -102,7 +102,7 @@ def _read() -> dict[str, dict[str, dict[str, float]]]:
     """The machines of the cached file; none if it is missing, damaged or of another format."""
     try:
         content = json.loads(cache_file().read_text(encoding="utf-8"))
-        return content["machines"] if content["format"] == FORMAT else {}
+        return content["machines"] if content["format"] == VERSION else {}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -34,7 +34,7 @@ class CollapseCallback(TrainerCallback):
     def __init__(self, vocabulary_size: int, *, terms_are_wanted: bool = False) -> None:
         self.vocabulary_size = vocabulary_size
         self.terms_are_wanted = terms_are_wanted
-        self._lines: dict[tuple[str, str], int] = {}  # (kind, state) -> consecutive lines
+        self._lines: dict[tuple[str, str], int] = {}  # (kind, symptom) -> consecutive lines
 
     def on_log(
         self,
@@ -49,8 +49,8 @@ class CollapseCallback(TrainerCallback):
             active = (logs or {}).get(f"terms/{kind}")
             if active is None:
                 continue
-            states = {"empty": active < 1, "dense": active > DENSE * self.vocabulary_size}
-            for name, holds in states.items():
+            symptoms = {"empty": active < 1, "dense": active > DENSE * self.vocabulary_size}
+            for name, holds in symptoms.items():
                 self._lines[kind, name] = self._lines.get((kind, name), 0) + 1 if holds else 0
                 if self._lines[kind, name] == PATIENCE and state.is_world_process_zero:
                     logger.warning(

@@ -30,7 +30,7 @@ Recipe = TypeVar("Recipe", bound=RecipeSettings)
 def begin_run(
     cfg: Recipe,
     resolve: Callable[[Recipe], Recipe],
-    wanted: Literal["SparseEncoder", "SentenceTransformer"],
+    encoder_class: Literal["SparseEncoder", "SentenceTransformer"],
 ) -> tuple[Recipe, PartialState, runs.Stages, Plan | None]:
     """Start the processes of a run, and refuse what would stop it later, before any data is read.
 
@@ -39,7 +39,7 @@ def begin_run(
     Args:
         cfg: The settings as the user gave them.
         resolve: Fills in what follows from the model.
-        wanted: The class of sentence-transformers that loads the model: "SparseEncoder" or
+        encoder_class: The class of sentence-transformers that loads the model: "SparseEncoder" or
             "SentenceTransformer".
 
     Returns:
@@ -61,7 +61,7 @@ def begin_run(
     check_training(cfg.train)
     if plan is not None:
         cfg = plan.short()
-    models.check_model(cfg.model, wanted)
+    models.check_model(cfg.model, encoder_class)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     return cfg, process, stages, plan
 

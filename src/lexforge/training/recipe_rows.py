@@ -19,7 +19,7 @@ from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.pairs import NEGATIVE
 from lexforge.data.splits import TRAIN
 from lexforge.evaluation import RetrievalEvaluator
-from lexforge.negatives import NEGATIVE_RULE, NegativeRule, judged_run, rankings, training_rows
+from lexforge.negatives import NEGATIVE_RULE, NegativeRule, judged_run, rankings, rows_of_judgements
 from lexforge.retrieval import BM25Index
 from lexforge.settings import NegativesName, PresetNegatives
 
@@ -132,7 +132,7 @@ def load_rows(
         runs = rankings(bm25.search, whole.split_queries(TRAIN), rule.last_rank)
 
     scores = None if teacher_scores is None else load_teacher_scores(teacher_scores, whole)
-    return training_rows(whole, runs, rule, scores=scores)
+    return rows_of_judgements(whole, runs, rule, scores=scores)
 
 
 def _refuse_held_out(rows: Sequence[Mapping[str, Any]], loaded: TrainingData, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lexforge.data import DataError, SourceOptions, load_retrieval_data, validate_columns
-from lexforge.negatives import NegativeRule, judged_run, training_rows
+from lexforge.negatives import NegativeRule, judged_run, rows_of_judgements
 
 pytest.importorskip("datasets")
 
@@ -170,7 +170,7 @@ def test_triplets_become_a_retrieval_set(tmp_path: Path) -> None:
         "order": {"sort": 1, "heap": 0, "tree": 0},
     }
     assert sorted(data.corpus.values()) == ["graph", "heap", "sort", "tree"]
-    rows = training_rows(data, runs=[judged_run(data)], rule=NegativeRule(per_row=2))
+    rows = rows_of_judgements(data, runs=[judged_run(data)], rule=NegativeRule(per_row=2))
     assert validate_columns(rows) == ("anchor", "positive", "negative_1", "negative_2")
 
 

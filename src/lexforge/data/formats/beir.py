@@ -112,7 +112,7 @@ def load_queries(folder: str | Path) -> dict[str, str]:
 
 
 def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict[str, float]]:
-    """Read a teacher's scores of (query, document) pairs, for `training_rows(scores=...)`.
+    """Read a teacher's scores of (query, document) pairs, for `rows_of_judgements(scores=...)`.
 
     Args:
         path: A file with tabs between query id, document id and score, like qrels, plain or compressed

@@ -53,7 +53,7 @@ _LICENCE = re.compile(
 
 
 @dataclass(frozen=True)
-class Pair:
+class DocstringPair:
     """One docstring in two parts; `name` is the dotted name of its object, `module` that of its file."""
 
     module: str
@@ -164,9 +164,9 @@ def _sources(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
                     yield ".".join(part for part in (package, *parts) if part), path
 
 
-def extract_pairs(sources: list[tuple[str, Path]]) -> list[Pair]:
+def extract_pairs(sources: list[tuple[str, Path]]) -> list[DocstringPair]:
     """Parse all sources; of pairs with an equal name, query or document only the first is kept."""
-    pairs: list[Pair] = []
+    pairs: list[DocstringPair] = []
     seen: set[str] = set()
     with Progress(len(sources), "reading docstrings", "files") as progress:
         for module, path in sources:
@@ -209,7 +209,7 @@ def _docstrings(module: str, source: bytes) -> Iterator[tuple[str, str]]:
         waiting += reversed(inner)
 
 
-def _pair(module: str, name: str, docstring: str) -> Pair | None:
+def _pair(module: str, name: str, docstring: str) -> DocstringPair | None:
     """Cut a docstring after its first paragraph; return None where it makes no pair."""
     first, _, rest = docstring.strip().partition("\n\n")
     query = " ".join(line.strip() for line in first.splitlines() if not _UNDERLINE.fullmatch(line.strip()))
@@ -223,10 +223,10 @@ def _pair(module: str, name: str, docstring: str) -> Pair | None:
         or _LICENCE.search(docstring)
     ):
         return None
-    return Pair(module, name, query, document)
+    return DocstringPair(module, name, query, document)
 
 
-def _is_text(pair: Pair) -> bool:
+def _is_text(pair: DocstringPair) -> bool:
     """Return whether UTF-8 can hold the pair, which an escape for half of a surrogate pair would prevent."""
     try:
         "".join(asdict(pair).values()).encode("utf-8")
@@ -249,7 +249,7 @@ def _plain_text(rest: str) -> str:
     return " ".join(" ".join(lines).split()[: DOCUMENT_WORDS[1]])
 
 
-def _retrieval_data(pairs: list[Pair]) -> RetrievalData:
+def _retrieval_data(pairs: list[DocstringPair]) -> RetrievalData:
     qrels: dict[str, Qrels] = {"train": {}, "dev": {}, "test": {}}
     for pair in pairs:
         qrels[split_of(pair.module)][f"query:{pair.name}"] = {pair.name: 1}
@@ -269,7 +269,7 @@ def _cache_key(sources: list[tuple[str, Path]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _write_cache(cache_file: Path, pairs: list[Pair]) -> None:
+def _write_cache(cache_file: Path, pairs: list[DocstringPair]) -> None:
     """Write the manifest and, below it, a line of JSON per pair."""
     body = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs).encode()
     head = pack_manifest(FORMAT, {}, {"pairs": body}).encode()
@@ -278,10 +278,10 @@ def _write_cache(cache_file: Path, pairs: list[Pair]) -> None:
     write_file(cache_file, head + b"\n" + body)
 
 
-def _read_cache(cache_file: Path) -> list[Pair]:
+def _read_cache(cache_file: Path) -> list[DocstringPair]:
     head, _, body = cache_file.read_bytes().partition(b"\n")
     try:
         unpack_manifest(head, FORMAT, {"pairs": body})
-        return [Pair(**json.loads(line)) for line in body.decode().split("\n")[:-1]]
+        return [DocstringPair(**json.loads(line)) for line in body.decode().split("\n")[:-1]]
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{cache_file} is broken ({error!r}); delete it to parse again") from error

@@ -76,8 +76,8 @@ def write_elasticsearch(sides: Sequence[EncoderSide], folder: Path, name: str) -
             "inference_config": {"text_expansion": {"tokenization": {family: options}}},
             "input": {"field_names": ["text_field"]},
         }
-        places = {"document": "ingest", "query": "search"}
-        prefixes = {places[each]: prompt for each, prompt in side.prompts.items() if prompt}
+        prompt_keys = {"document": "ingest", "query": "search"}
+        prefixes = {prompt_keys[each]: prompt for each, prompt in side.prompts.items() if prompt}
         if prefixes:
             configuration["prefix_strings"] = prefixes
         (place / "config.json").write_text(json.dumps(configuration, indent=1) + "\n", encoding="utf-8")

@@ -51,7 +51,7 @@ class Survey:
             takes other numbers.
         recall: Share of the 10 best documents of exact search that a search over the numbers which the engine
             keeps finds too.
-        asked: What was searched for to measure the recall.
+        searched_with: What was searched for to measure the recall.
     """
 
     documents: int
@@ -62,7 +62,7 @@ class Survey:
     empty: int
     scale: int = 1
     recall: float = 1.0
-    asked: str = ""
+    searched_with: str = ""
 
 
 class VectorTarget(ABC):

@@ -191,7 +191,7 @@ def _write_others(
     """Write the queries, the schema, the example query and the README."""
     if queries is not None:
         with (folder / target.queries_file).open("w", encoding="utf-8", newline="\n") as file:
-            for row in rows_of(target, survey, queries.vectors, queries.ids, asked=True):
+            for row in rows_of(target, survey, queries.vectors, queries.ids, as_queries=True):
                 file.write(target.query(row) + "\n")
         source = queries
     else:  # a document is the example of a query; the survey has refused a corpus without a term
@@ -199,7 +199,7 @@ def _write_others(
         source = next(Queries(vectors, ids) for vectors, ids in blocks if vectors.nnz)
     filled = int(np.flatnonzero(np.diff(source.vectors.indptr))[0])  # a query without a term finds nothing
     one = source.vectors[[filled]]
-    example = next(rows_of(target, survey, one, [source.ids[filled]], asked=True))
+    example = next(rows_of(target, survey, one, [source.ids[filled]], as_queries=True))
     texts = target.files(survey, example) | {"README.md": _readme(corpus, target, survey, queries)}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def rows_of(
     ids: Sequence[str],
     position: int = 0,
     *,
-    asked: bool = False,
+    as_queries: bool = False,
 ) -> Iterator[Row]:
     """Yield texts as they are written.
 
@@ -223,13 +223,13 @@ def rows_of(
         vectors: CSR `[n, V] float32`, canonical.
         ids: The n ids.
         position: Number of the first text.
-        asked: Whether the texts are queries.
+        as_queries: Whether the texts are queries.
 
     Yields:
         The n rows.
     """
     if target.scales:
-        rounded = (target.query_weights if asked else target.stored_weights)(vectors.data, survey)
+        rounded = (target.query_weights if as_queries else target.stored_weights)(vectors.data, survey)
         vectors = sparse.csr_array((rounded, vectors.indices, vectors.indptr), shape=vectors.shape, copy=True)
         vectors.eliminate_zeros()
         weights = vectors.data.astype(np.int64).astype(str).tolist()
@@ -256,7 +256,7 @@ def _readme(corpus: EncodedCorpus, target: VectorTarget, survey: Survey, queries
         lines.append(f"{survey.empty} documents have no term, so no search finds them.")
     lines.append(
         "Recall@10 of exact search over the numbers that the engine keeps, against the vectors themselves: "
-        f"{survey.recall:.4f} ({survey.asked}).\n"
+        f"{survey.recall:.4f} ({survey.searched_with}).\n"
     )
     lines += ["```bash", target.commands() + "```\n", "## Limits\n"]
     return "\n".join([*lines, *(f"- {sentence}" for sentence in target.limits(survey))]) + "\n"

@@ -97,9 +97,9 @@ def _limits(
             progress.update(len(ids))
     if sample is None or not largest:
         raise ValueError(f"{corpus.directory}: every vector is empty; there is nothing to search for")
-    asked = f"{sample.shape[0]} {'documents as queries' if queries is None else 'queries'}"
+    searched_with = f"{sample.shape[0]} {'documents as queries' if queries is None else 'queries'}"
     hardest = 0.0 if queries is None else float(queries.vectors.data.max(initial=0))
-    return Survey(len(corpus), width, largest, hardest, most, empty, asked=asked), sample
+    return Survey(len(corpus), width, largest, hardest, most, empty, searched_with=searched_with), sample
 
 
 def _spread(vectors: sparse.csr_array) -> sparse.csr_array:
@@ -115,7 +115,7 @@ def _recalls(
     A document counts as found if its exact score reaches the exact score at rank `K`, so it does not matter
     which of several equal documents a search returns.
     """
-    asked = [_with(queries, target.query_weights(queries.data, choice)) for choice in choices]
+    rounded_queries = [_with(queries, target.query_weights(queries.data, choice)) for choice in choices]
     best, found = _Best(queries.shape[0]), [_Best(queries.shape[0]) for _ in choices]
     with Progress(len(corpus), "Measure recall", show=show) as progress:
         for block, _ in canonical_blocks(corpus):
@@ -123,7 +123,7 @@ def _recalls(
                 part = sparse.csr_array(block[start : start + _ROWS])
                 exact = (queries @ part.T).toarray()  # [Q, documents]
                 best.add(exact, exact)
-                for choice, query, kept in zip(choices, asked, found, strict=True):
+                for choice, query, kept in zip(choices, rounded_queries, found, strict=True):
                     documents = _with(part, target.stored_weights(part.data, choice))
                     kept.add((query @ documents.T).toarray(), exact)
                 progress.update(part.shape[0])
