@@ -19,11 +19,18 @@ The measures before and after training are:
 - `head_*`, after training only: the F1 of the classifier that the loss itself learned, which is the nearest
   prototypes or the linear head
 
-The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the encoder with its card (`model/`) and the checkpoints. `model/` also holds the classifier
-that the loss learned, the names of the labels and a threshold (`label_classifier.safetensors`), by which
-`lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from the last checkpoint.
-`--plan` takes a few steps, tells what the run would take, and writes nothing.
+The run directory holds:
+
+- `config.json`: the settings
+- `env.json`: the versions and the machine
+- `metrics.json`: the measures
+- `model/`: the encoder with its card
+- `model/label_classifier.safetensors`: the classifier that the loss learned, the names of the labels and a
+  threshold
+- the checkpoints
+
+By this classifier `lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from
+the last checkpoint. `--plan` takes a few steps, tells what the run would take, and writes nothing.
 """
 
 from __future__ import annotations
