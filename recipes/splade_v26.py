@@ -114,7 +114,8 @@ class Config(RecipeSettings):
     teacher: str | None = None
     """Teacher of a preset that distils: `bm25`, `lsa-char`, `lsa`, a SentenceTransformer; or a CrossEncoder,
     a MultiVectorEncoder or a SPLADE encoder, which score the documents of each row, and so need negatives.
-    None is that of the preset: `bm25` for lexforge and lexforge-scratch, `lsa` for the others."""
+    None is that of the preset: `bm25` for lexforge, and for lexforge-scratch with a weight of distillation;
+    `lsa` for the others."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -152,8 +153,8 @@ class Config(RecipeSettings):
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
-    makes it exact within 1 %. None leaves the number to that weight. If the head was not trained for SPLADE,
-    the preset `lexforge` then wants 128, and 40 per query."""
+    makes it exact, within about 1 %. None leaves the number to that weight. If the head was not trained for
+    SPLADE, the preset `lexforge` then wants 128, and 40 per query."""
 
     query_terms: int | None = None
     """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
