@@ -11,10 +11,17 @@ score says how near the two stand in the code. Your own data are JSON lines with
     accelerate launch recipes/cosent_sts.py --data FILE --model sentence-transformers/all-MiniLM-L6-v2 \
         --steps None --epochs 4 --learning-rate 2e-5
 
-The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`: Spearman's and Pearson's correlation of the cosine with the scores, before and after
-training), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
-checkpoint. `--plan` takes a few steps, tells what the run would take, and writes nothing.
+The run directory holds:
+
+- `config.json`: the settings
+- `env.json`: the versions and the machine
+- `metrics.json`: Spearman's and Pearson's correlation of the cosine with the scores, before and after
+  training
+- `model/`: the model with its card
+- the checkpoints
+
+`--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what the run would take, and
+writes nothing.
 """
 
 from __future__ import annotations

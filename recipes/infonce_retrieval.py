@@ -12,11 +12,19 @@ packages. It needs no network. On your own data, a folder in BEIR layout or `hf:
 it above a queue of past documents. `--loss hcl` gives hard in-batch negatives more weight and corrects for
 those that are in fact positives.
 
-The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-of BM25 and of the model before and after training (`metrics.json`), the documents found for each test query
-(`run.trec`), the log (`log.jsonl`), the model with its card (`model/`), the checkpoints, and a page that
-shows all of it in a browser (`report.html`). `--resume` continues from the last checkpoint. `--plan` takes a
-few steps, tells what the run would take, and writes nothing.
+The run directory holds:
+
+- `config.json`: the settings
+- `env.json`: the versions and the machine
+- `metrics.json`: the measures of BM25 and of the model before and after training
+- `run.trec`: the documents found for each test query
+- `log.jsonl`: the log
+- `model/`: the model with its card
+- `report.html`: a page that shows all of it in a browser
+- the checkpoints
+
+`--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what the run would take, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -80,9 +88,9 @@ class Config(RecipeSettings):
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
-    (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
-    `hf:organisation/name:configuration`."""
+    """What to train and test on: `docstrings`, a folder in BEIR layout or of MS MARCO's files, rows of texts,
+    or `hf:organisation/name:configuration`. Rows of texts are a file (.csv, .tsv, .parquet, .jsonl, also .gz
+    and .zst), a folder of such files by split, or one of `save_to_disk`."""
 
     source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
 
@@ -93,7 +101,7 @@ class Config(RecipeSettings):
 
     negatives: Literal["given", "none", "judged", "bm25"] = "given"
     """Hard negatives, which only infonce reads: those `given` in rows of texts, if any; `none`; or one per
-    row, `judged` not relevant or the best of `bm25`, and a random document where there is none."""
+    row, `judged` not relevant or the best of `bm25`. A random document stands in where there is none."""
 
     output_dir: Path = Path("runs/infonce_retrieval")
 

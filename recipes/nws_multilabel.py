@@ -11,16 +11,26 @@ labels are a list of names, names with `|` between them, or columns of 0 and 1:
 
 `--loss bce` trains the same encoder by binary cross-entropy with a linear head, for comparison.
 
-The measures before and after training are micro and macro F1 of a linear probe (`probe_*`) and of the nearest
-label means (`centroid_*`), and the mean average precision of finding texts that share a label (`label_map`).
-After training they include the F1 of the classifier that the loss itself learned (`head_*`): the nearest
-prototypes, or the linear head.
+The measures before and after training are:
 
-The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the encoder with its card (`model/`) and the checkpoints. `model/` also holds the classifier
-that the loss learned, the names of the labels and a threshold (`label_classifier.safetensors`), by which
-`lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from the last checkpoint.
-`--plan` takes a few steps, tells what the run would take, and writes nothing.
+- `probe_*`: micro and macro F1 of a linear probe
+- `centroid_*`: micro and macro F1 of the nearest label means
+- `label_map`: the mean average precision of finding texts that share a label
+- `head_*`, after training only: the F1 of the classifier that the loss itself learned, which is the nearest
+  prototypes or the linear head
+
+The run directory holds:
+
+- `config.json`: the settings
+- `env.json`: the versions and the machine
+- `metrics.json`: the measures
+- `model/`: the encoder with its card
+- `model/label_classifier.safetensors`: the classifier that the loss learned, the names of the labels and a
+  threshold
+- the checkpoints
+
+By this classifier `lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from
+the last checkpoint. `--plan` takes a few steps, tells what the run would take, and writes nothing.
 """
 
 from __future__ import annotations

@@ -8,18 +8,26 @@ packages. It needs no network. On your own data (a folder in BEIR layout, a file
     accelerate launch recipes/splade_v26.py --data DIR --model MODEL --document-terms 64
 
 The loss has three terms by default: InfoNCE, FLOPS, and minimum activation. `--preset` chooses all numbers,
-and most numbers of the loss are also flags, such as `--loss.flops-weight 0.003`. V26, whose name the file
-has, has six terms. By the numbers of its notes it is:
+and most numbers of the loss are also flags, such as `--loss.flops-weight 0.003`. V26, after which the file is
+named, has six terms. This command trains by the numbers of its notes:
 
     accelerate launch recipes/splade_v26.py --preset v26 --data DIR --language ko \
         --model FacebookAI/xlm-roberta-base --teacher BAAI/bge-m3 --max-seq-length 192 --precision bf16 \
         --steps None --epochs 25 --batch-size 24 --gradient-accumulation-steps 4 --learning-rate 3e-5
 
-The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the log (`log.jsonl`), the documents found for each test query (`run.trec`), the model
-(`model/`, which plain sentence-transformers loads), the checkpoints, and a page that shows all of it in a
-browser (`report.html`). `--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what
-the run would take, and writes nothing.
+The run directory holds:
+
+- `config.json`: the settings
+- `env.json`: the versions and the machine
+- `metrics.json`: the measures
+- `log.jsonl`: the log
+- `run.trec`: the documents found for each test query
+- `model/`: the model, which plain sentence-transformers loads
+- `report.html`: a page that shows all of it in a browser
+- the checkpoints
+
+`--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what the run would take, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -94,9 +102,9 @@ class Config(RecipeSettings):
     """What becomes of the trained weights."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
-    (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
-    `hf:organisation/name:configuration`."""
+    """What to train and test on: `docstrings`, a folder in BEIR layout or of MS MARCO's files, rows of texts,
+    or `hf:organisation/name:configuration`. Rows of texts are a file (.csv, .tsv, .parquet, .jsonl, also .gz
+    and .zst), a folder of such files by split, or one of `save_to_disk`."""
 
     source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
 
@@ -107,7 +115,8 @@ class Config(RecipeSettings):
     teacher: str | None = None
     """Teacher of a preset that distils: `bm25`, `lsa-char`, `lsa`, a SentenceTransformer; or a CrossEncoder,
     a MultiVectorEncoder or a SPLADE encoder, which score the documents of each row, and so need negatives.
-    None is that of the preset: `bm25` for lexforge and lexforge-scratch, `lsa` for the others."""
+    None is that of the preset: `bm25` for lexforge, and for lexforge-scratch with a weight of distillation;
+    `lsa` for the others."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -116,9 +125,9 @@ class Config(RecipeSettings):
     """Folder that keeps the embeddings or scores of the teacher; None is a folder in the user's cache."""
 
     negatives: NegativesName | Path = "given"
-    """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
-    `mined` by the model itself before the first step; `judged` not relevant; the best of `bm25`; or a file
-    of `lexforge mine`."""
+    """Hard negatives: those `given` in rows of texts, `none`, those `mined` by the model itself before the
+    first step, those `judged` not relevant, the best of `bm25`, or a file of `lexforge mine`. With judgements
+    in place of rows of texts, `given` is what the preset says."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row, 3 in the preset `lexforge`; a file of negatives has its own
@@ -145,8 +154,8 @@ class Config(RecipeSettings):
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
-    makes it exact within 1 %. None leaves the number to that weight. If the head was not trained for SPLADE,
-    the preset `lexforge` then wants 128, and 40 per query."""
+    makes it exact, within about 1 %. None leaves the number to that weight. If the head was not trained for
+    SPLADE, the preset `lexforge` then wants 128, and 40 per query."""
 
     query_terms: int | None = None
     """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
