@@ -3,6 +3,7 @@
     python scripts/bench/bench_sizes.py --data ../shared/data/scifact --tiny ../shared/models/splade-tiny
     python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only train
     python scripts/bench/bench_sizes.py --data DIR --minilm DIR --sizes minilm --only run --run-steps 60
+    python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes tiny base --only largest
     python scripts/bench/bench_sizes.py --table
 
 `lexforge` is `SpladeTrainer` with the loss of the preset lexforge, without a teacher and without wanted
@@ -16,9 +17,10 @@ Each measurement has a process of its own, which is killed when it holds more th
 `lexforge` chooses the rows that it encodes at once as on a machine with so much memory. The first
 step is no part of the times. Documents are encoded in float32, and with `--precision bf16` in bfloat16.
 `--only run` times a whole run instead: loading, `--run-steps` steps, a search of all queries of the split
-test by each side's own evaluator, and saving; its rows go to results/whole_run.csv. All other rows go to
-results/sizes.csv; `--table` prints the last number of each cell as markdown, of the setting of the newest
-row.
+test by each side's own evaluator, and saving; its rows go to results/whole_run.csv. `--only largest` trains
+two steps of ever larger batches, each twice the one before, until one does not fit or has `--most-rows`; its
+rows go to results/largest_batch.csv. All other rows go to results/sizes.csv; `--table` prints the last number
+of each cell as markdown, of the setting of the newest row.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ from lexforge.settings import EncodingPrecision
 
 OURS, PEER = "lexforge", "sentence-transformers"
 PARTS = ("train", "encode")
-WHOLE_RUN = "run"
+WHOLE_RUN, LARGEST = "run", "largest"  # which stand alone
+FEWEST_ROWS = 4  # of a batch that is tried
 ACTIVE_TERMS = 150  # per text, as a trained SPLADE encoder has
 WARM = 8  # documents that warm up the encoding
 TOLERANCE = 1e-4  # between two orders of float32 sums in up to 24 layers; activations are near 1
@@ -465,6 +468,16 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
                 raise RuntimeError(f"the run of {side} was killed, because it held more than {limit:g} GB")
             append_rows("whole_run", [{**setting, "steps": args.run_steps, **found}])
             continue
+        if args.only == [LARGEST]:
+            fits, too_large, batch = 0, "", FEWEST_ROWS
+            while batch <= args.most_rows and not too_large:
+                if within(limit, train, task(side, batch, 2)):
+                    fits = batch
+                else:
+                    too_large = str(batch)
+                batch *= 2
+            append_rows("largest_batch", [{**setting, "rows": fits, "too_large": too_large}])
+            continue
         row: dict[str, Any] = {
             **setting,
             **dict.fromkeys(
@@ -495,7 +508,8 @@ def main() -> None:
     parser.add_argument("--tiny", help="folder of the SPLADE encoder of 4.4 million parameters")
     parser.add_argument("--minilm", help="folder of MiniLM with 6 layers")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--only", nargs="+", choices=(*PARTS, WHOLE_RUN), default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, WHOLE_RUN, LARGEST), default=list(PARTS))
+    parser.add_argument("--most-rows", type=int, default=256, help="rows of a batch of --only largest")
     parser.add_argument("--run-steps", type=int, default=60, help="steps of --only run")
     parser.add_argument("--rows", type=int, default=32, help="rows of three texts in a batch")
     parser.add_argument("--length", type=int, default=128, help="tokens per text")
@@ -511,8 +525,8 @@ def main() -> None:
     if args.table:
         print(sizes_table(read_rows()))
         return
-    if WHOLE_RUN in args.only and len(args.only) > 1:
-        parser.error(f"--only {WHOLE_RUN} stands alone; received {' '.join(args.only)}")
+    if {WHOLE_RUN, LARGEST} & set(args.only) and len(args.only) > 1:
+        parser.error(f"--only {WHOLE_RUN} and {LARGEST} stand alone; received {' '.join(args.only)}")
     given = {"tiny": args.tiny, "minilm": args.minilm}
     tokenizer = args.tiny or args.minilm
     if args.data is None or tokenizer is None:
@@ -521,12 +535,14 @@ def main() -> None:
         parser.error(f"--steps must be 2 or more, because the first is not timed; received {args.steps}")
     # The processes inherit these, and the libraries read them when they are loaded.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(args.threads))
-    most = args.rows * (args.run_steps if WHOLE_RUN in args.only else args.steps)
+    least = most = args.rows * args.steps
+    if WHOLE_RUN in args.only:
+        most = args.rows * args.run_steps
+    elif LARGEST in args.only:
+        least = most = 2 * args.most_rows
     texts = read_texts(args.data, most)
-    if len(texts[0]) < args.rows * args.steps:
-        parser.error(
-            f"{args.steps} steps need {args.rows * args.steps} rows; {args.data} has {len(texts[0])}"
-        )
+    if len(texts[0]) < least:
+        parser.error(f"{least} rows are needed; {args.data} has {len(texts[0])}")
     for name in args.sizes:
         with tempfile.TemporaryDirectory() as scratch:
             folder = str(Path(scratch) / name)
