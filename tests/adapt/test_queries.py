@@ -11,6 +11,7 @@ import pytest
 from lexforge.adapt import PseudoQuery, hold_out, pseudo_queries, read_queries
 from lexforge.adapt.queries import QUERY_ORIGINS
 from lexforge.common.types import DataError, Passage
+from lexforge.settings import TableOptions
 
 TEXT = (
     "The river floods. It was seen by many that the sedimentary bedrock fractured! "
@@ -198,9 +199,11 @@ def test_real_queries_are_read_line_by_line(tmp_path: Path) -> None:
         read_queries(file)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         read_queries(tmp_path / "none.txt")
-    file.write_bytes(b"caf\xe9\n")
-    with pytest.raises(DataError, match=r"log\.txt:1"):
+    file.write_bytes(b"tea\ncaf\xe9\nmilk\n")
+    with pytest.raises(DataError, match=r"log\.txt:2: not UTF-8: the byte 0xe9; .* such as --encoding cp"):
         read_queries(file)
+    assert read_queries(file, TableOptions(bad_rows="skip")) == ["tea", "milk"]
+    assert read_queries(file, TableOptions(encoding="cp1252")) == ["tea", "café", "milk"]
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.json", "LOG.CSV", "log.tsv", "log.parquet", "log.csv.gz"])

@@ -136,21 +136,25 @@ def test_a_long_title_stands_once() -> None:
     assert [(part.title, part.text) for part in parts] == [("a b", "d e"), ("a b", "f")]
 
 
-def test_what_is_odd_about_passages_is_told(tmp_path: Path) -> None:
-    """Whoever reads that a word is too long looks for a table of base64 in the file."""
+def test_a_word_that_is_too_long_is_cut(tmp_path: Path) -> None:
+    """Its end would not be searched: of a path, of base64, or of a language that is written without spaces."""
 
     def letters(texts: Sequence[str]) -> list[int]:
         return list(map(len, texts))
 
     title = "a long title"
     source = corpus(tmp_path / "set", {"_id": "d", "title": title, "text": "x" * 30 + " word"})
-    library = load_library(source, count_tokens=letters, max_tokens=15)
-    assert [passage.text for passage in library.passages.values()] == ["a long title", "x" * 30, "word"]
+    library = load_library(source, count_tokens=letters, max_tokens=15, keep_all=True)
+    texts = [passage.text for passage in library.passages.values()]
+    assert (texts[0], "".join(texts[1:]), max(map(len, texts))) == (title, "x" * 30 + "word", 15)
     assert library.notes == [
-        "documents cut into 3 passages of at most 15 tokens: 1, namely d",
-        "passages above 15 tokens, because a single word is so long: 1, namely d#2",
+        f"documents cut into {len(texts)} passages of at most 15 tokens: 1, namely d",
         "titles of more than half of 15 tokens, which stand once in the text: 1, namely d",
     ]
+    chinese = corpus(tmp_path / "zh", {"_id": "d", "text": "黑" * 20 + "猫" * 20})
+    passages = load_library(chinese, count_tokens=letters, max_tokens=15).passages
+    assert "".join(passage.text for passage in passages.values()) == "黑" * 20 + "猫" * 20
+    assert max(len(passage.text) for passage in passages.values()) <= 15
 
 
 def merging(texts: Sequence[str]) -> list[int]:
@@ -185,13 +189,14 @@ def test_cutting_loses_no_word_and_keeps_the_limit(documents, limit, count) -> N
         expected = f"{title} {text}" if moved else text
         found = "".join("".join(part.text.split()) for part in parts)
         assert found == "".join(expected.split())
-        assert [word for part in parts for word in part.text.split()] == expected.split() or any(
-            mark in text
-            for mark in "。"  # a word is cut behind this one
+        # A word is cut behind this mark, and where it does not fit alone.
+        whole = "。" not in text and all(
+            count([f"{first.title} {word}".strip()])[0] <= limit for word in expected.split()
         )
+        assert not whole or [word for part in parts for word in part.text.split()] == expected.split()
         for part in parts:
             assert part.tokens == count([f"{part.title} {part.text}".strip()])[0]
-            assert part.tokens <= limit or len(part.text.split()) <= 1
+            assert part.tokens <= limit or len(part.text.strip()) <= 1
         if count([f"{title} {text}".strip()])[0] <= limit:
             assert len(parts) == 1
 
@@ -329,3 +334,45 @@ def test_a_file_of_documents_needs_no_queries(tmp_path: Path, ending: str) -> No
     file = tmp_path / "bare.jsonl"
     file.write_text('{"text": "one"}\n{"text": "two"}\n')
     assert load_library(str(file)).texts == {"1": "one", "2": "two"}
+
+
+def test_columns_of_documents_as_people_write_them(tmp_path: Path) -> None:
+    """Titles were lost in silence, and pandas made 3.0 of the id 3."""
+    file = tmp_path / "x.csv"
+    file.write_text("Doc ID,Headline,Body Text,Rank\n7,Cats,purr,1\n")
+    library = load_library(str(file))
+    assert library.texts == {"7": "Cats purr"}
+    assert library.notes == [f"{file}: columns that are not read: 1, namely Rank"]
+    file = tmp_path / "x.parquet"
+    Dataset.from_dict({"id": [3.0, None, 5.0], "text": ["one", "two", "three"]}).to_parquet(str(file))
+    library = load_library(str(file), SourceOptions(bad_rows="skip"))
+    assert library.texts == {"3": "one", "5": "three"}
+    assert library.notes[1:] == ["  blank ids: 1, namely row 2 (counted from 1)"]
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"words": "one"}\n')
+    with pytest.raises(DataError, match=r"expected a column of documents, named one of \['text', .*queries"):
+        load_library(str(file))
+
+
+def test_all_bad_documents_of_a_table_are_counted_at_once(tmp_path: Path) -> None:
+    """One row a run was refused, whatever `--bad-rows` said, and good rows were not counted."""
+    file = tmp_path / "x.jsonl"
+    rows = [
+        {"id": "a", "text": "one"},
+        {"id": "b", "text": 7},
+        {"text": "three"},
+        {"id": "a", "text": "four"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + "broken\n")
+    lines = [
+        "  no JSON object: 1, namely line 5 ('broken')",
+        "  wrong values: 1, namely line 2 (7)",
+        "  blank ids: 1, namely line 3",
+        "  repeated ids: 1, namely line 4 (a)",
+    ]
+    with pytest.raises(DataError) as refused:
+        load_library(str(file))
+    assert str(refused.value).split("\n")[1:] == [f"In all 4 of 5 rows of {file} are bad:", *lines]
+    library = load_library(str(file), SourceOptions(bad_rows="skip"))
+    assert library.texts == {"a": "one"}
+    assert library.notes == [f"{file}: 4 of 5 rows are bad and left out:", *lines]

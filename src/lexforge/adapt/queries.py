@@ -19,8 +19,10 @@ from typing import Literal, TypeAlias, get_args
 
 from lexforge.common.cjk import UNSPACED
 from lexforge.common.types import DataError, Passage
-from lexforge.data.lines import numbered_lines
+from lexforge.data.faults import Faults
+from lexforge.data.tables import read_lines
 from lexforge.data.text_tables import READERS, ending
+from lexforge.settings import TableOptions
 
 QueryOrigin: TypeAlias = Literal["title", "sentence", "salient", "keywords"]
 """The title; the first sentence; the sentence with the rarest words; the words of highest tf-idf."""
@@ -50,25 +52,31 @@ class PseudoQuery:
     passage: str
 
 
-def read_queries(path: Path) -> list[str]:
+def read_queries(path: Path, options: TableOptions | None = None) -> list[str]:
     """Read real queries, such as those of a search log.
 
     Args:
         path: A file with one query per line, plain or compressed (.gz, .zst).
+        options: The encoding, and what becomes of lines that are not in it. None finds the encoding, and
+            refuses the file if there is such a line.
 
     Returns:
         The distinct queries in the order of the file, with single spaces; blank lines are left out.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        DataError: If the file is a table, if a line is not UTF-8, or if every line is blank.
+        DataError: If the file is a table, if lines cannot be read and are not to be skipped, or if every line
+            is blank.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; expected one query per line")
     if ending(path) in READERS:
         raise DataError(f"{path} is a table ({ending(path)}); expected a text file with one query per line")
-    texts = (" ".join(line.split()) for _, line in numbered_lines(path))
+    options = options or TableOptions()
+    faults = Faults(str(path), options.bad_rows)
+    texts = (" ".join(line.split()) for _, line in read_lines(path, options, faults))
     queries = list(dict.fromkeys(text for text in texts if text))
+    faults.log()
     if not queries:
         raise DataError(f"{path} holds no query; expected one per line")
     return queries

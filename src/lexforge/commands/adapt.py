@@ -280,7 +280,7 @@ def check(cfg: Config) -> None:
     if cfg.pseudo_queries < 0:
         raise ValueError(f"--pseudo-queries must be 0 or more; received {cfg.pseudo_queries}")
     if cfg.queries is not None:
-        adapt.read_queries(cfg.queries)
+        adapt.read_queries(cfg.queries, cfg.source)
     elif not cfg.pseudo_queries:
         raise ValueError("--pseudo-queries 0 leaves no query to train on; give real ones by --queries")
     if cfg.judged is not None:
@@ -387,7 +387,7 @@ def real_queries(cfg: Config) -> list[str]:
     """Read the real queries, and draw some at random where training takes no more of them."""
     if cfg.queries is None:
         return []
-    found, train = adapt.read_queries(cfg.queries), cfg.train
+    found, train = adapt.read_queries(cfg.queries, cfg.source), cfg.train
     if train.steps is None:  # each epoch takes all
         return found
     most = train.steps * train.batch_size * train.gradient_accumulation_steps

@@ -55,11 +55,12 @@ def load_library(
     """Read the documents of a source, and cut long ones into passages.
 
     A document is cut between paragraphs (blank lines), then at the ends of sentences, then at the ends of
-    lines, then between words; neighbouring parts are put together up to the limit. Each part of a text is
-    counted once per level of this cutting, and each passage once more.
+    lines, then between words, and at last inside a word that is too long; neighbouring parts are put together
+    up to the limit. Each part of a text is counted once per level of this cutting, and each passage once
+    more.
 
-    A passage is longer than the limit only if it is a single word. A title that takes more than half of the
-    limit is not repeated: it stands once, at the beginning of the text.
+    A title that takes more than half of the limit is not repeated: it stands once, at the beginning of the
+    text.
 
     Args:
         source: A name that `lexforge.data.load_documents` takes: a folder of texts, a folder in BEIR layout
@@ -122,19 +123,14 @@ class _Shelf:
             self._found["cut"].append(document)
         if title and not parts[0].title:
             self._found["moved"].append(document)
-        for number, (part_title, text, tokens) in enumerate(parts, 1):
+        for number, (part_title, text, _) in enumerate(parts, 1):
             key = document
             if len(parts) > 1:
                 key = f"{document}#{number}"
                 self._made[key] = document
-            self._put(key, Passage(part_title, text, document), tokens)
-
-    def _put(self, key: str, passage: Passage, tokens: int) -> None:
-        if not self._keep_all and self._left_out(key, passage):
-            return
-        self.passages[key] = passage
-        if self._max_tokens is not None and tokens > self._max_tokens:
-            self._found["long"].append(key)
+            passage = Passage(part_title, text, document)
+            if self._keep_all or not self._left_out(key, passage):
+                self.passages[key] = passage
 
     def _left_out(self, key: str, passage: Passage) -> bool:
         """Whether a passage says nothing, or nothing new; remember it then."""
@@ -164,7 +160,6 @@ class _Shelf:
         limit = f"{self._max_tokens:,} tokens" if self._max_tokens is not None else ""
         what = {
             "cut": f"documents cut into {len(self._made):,} passages of at most {limit}",
-            "long": f"passages above {limit}, because a single word is so long",
             "moved": f"titles of more than half of {limit}, which stand once in the text",
             "blank": "blank texts, which were left out",
             "repeated": "texts that repeat an earlier one, which were left out",

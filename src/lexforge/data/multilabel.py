@@ -194,7 +194,7 @@ def load_texts(
     faults = Faults(source, options.bad_rows)
     found: list[tuple[str | None, str]] = []
     if path.is_file() and ending(path) == ".txt":
-        found = [(None, text) for line in read_lines(path, options, faults) if (text := stripped(line))]
+        found = [(None, text) for _, text in read_lines(path, options, faults) if text]
     else:
         column = ""
         for where, _, record in read_records(source, _headers(text_column), options, faults):

@@ -30,6 +30,7 @@ _SENTENCE = re.compile(
 )
 _LINE = re.compile(r"\n")
 _SPACE = re.compile(r"\s+")
+_CHARACTER = re.compile(r"\S")
 
 
 class Part(NamedTuple):
@@ -87,7 +88,7 @@ class Cutter:
 
         Returns:
             The parts of each document; one part, with title and text as they are, if it fits. A part exceeds
-            the limit only if its text is a single word.
+            the limit only if its text is a single character.
         """
         whole = [joined(title, text) for title, text in documents]
         short = [place for place, text in enumerate(whole) if not self._is_surely_long(text)]
@@ -109,6 +110,8 @@ class Cutter:
             partial(_ends, _LINE),
             partial(_ends, _SPACE, step=words),
             partial(_ends, _SPACE),
+            partial(_ends, _CHARACTER, step=words),  # of a long word, or of a text without spaces
+            partial(_ends, _CHARACTER),
         ):
             self._refine(drafts, borders)
         return self._measured(drafts)
@@ -204,7 +207,11 @@ def _filled(units: Sequence[_Unit], room: int) -> Iterator[tuple[int, int]]:
 
 
 def _middle(text: str, start: int, end: int) -> int | None:
-    """Return the end of the white space next to the middle of a slice; None if it is a single word."""
+    """Return the end of the white space next to the middle of a slice, or the middle of a word.
+
+    Returns:
+        The place; None if there is a single character.
+    """
     inner = len(text[start:end].rstrip()) + start
     start = inner - len(text[start:inner].lstrip())
     half = (start + inner) // 2
@@ -212,4 +219,6 @@ def _middle(text: str, start: int, end: int) -> int | None:
     if behind is not None:
         return behind.end()
     before = list(_ends(_SPACE, text, start, half + 1))
-    return before[-1] if before else None
+    if before:
+        return before[-1]
+    return half if start < half else None

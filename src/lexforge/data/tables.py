@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes
+from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped
 from lexforge.data.splits import split_name
 from lexforge.data.text_files import silent
 from lexforge.data.text_tables import (
@@ -33,9 +33,9 @@ from lexforge.data.text_tables import (
     UTF_8,
     FoundEncoding,
     TextForm,
-    decoded_lines,
     ending,
     find_encoding,
+    good_lines,
     good_records,
     json_object,
     line_of,
@@ -261,21 +261,25 @@ def read_json_lines(
         faults.note(note)
 
 
-def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[str]:
-    """Return the lines of a file of plain text without their ends.
+def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of plain text.
 
     Args:
         path: The file.
         options: The encoding, where the user names one.
-        faults: Takes a note of an encoding that was guessed.
+        faults: Takes a note of an encoding that was guessed, and counts the lines that are not in UTF-8 where
+            the file is.
 
-    Returns:
-        The lines, which are read as they are asked for.
+    Yields:
+        The number of a line, from 1, and its text without white space at its ends; "" for a blank one.
     """
-    form = TextForm(options.codec or find_encoding(path).encoding)
-    if note := _guesses(path, form, options):
+    found = FoundEncoding(options.codec) if options.codec else find_encoding(path)
+    if note := _guesses(path, TextForm(found.encoding), options):
         faults.note(note)
-    return decoded_lines(path, form.encoding)
+    for number, line in good_lines(path, found, faults):
+        text = stripped(line)
+        faults.rows += bool(text)
+        yield number, text
 
 
 def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[TextForm, FoundEncoding | None]:

@@ -264,6 +264,33 @@ def _decoded(stream: BinaryIO, encoding: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
 
 
+def good_lines(path: Path, found: FoundEncoding, faults: Faults) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of plain text that can be read, and count the others.
+
+    Args:
+        path: The file.
+        found: Its encoding.
+        faults: Counts the lines that are not UTF-8, in a file that is.
+
+    Yields:
+        The number of a line, from 1, and the line without its end.
+
+    Raises:
+        DataError: If a line is not in an encoding other than UTF-8, or as for `bounded_lines`.
+    """
+    if found.encoding != UTF_8:
+        yield from enumerate(decoded_lines(path, found.encoding), 1)
+        return
+    with open_bytes(path) as stream:
+        for number, line in bounded_lines(stream, path):
+            text = line.decode("utf-8-sig" if number == 1 else UTF_8, "surrogateescape").rstrip("\r\n")
+            if wrong := _not_decoded(text, UTF_8, found.fitting):
+                faults.rows += 1
+                faults.bad(wrong[0], f"{path}:{number}", *wrong[1:])
+            else:
+                yield number, text
+
+
 def good_records(
     path: Path, form: TextForm, faults: Faults, fitting: str = ""
 ) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
@@ -294,13 +321,8 @@ def _checked(
 ) -> list[str] | dict[str, Any] | tuple[str, ...]:
     """Return the cells or the object of a record, or what is wrong: the arguments of `Faults.bad`."""
     for cell in [record] if isinstance(record, str) else record:
-        if byte := _ESCAPED.search(cell):
-            name = "UTF-8" if form.encoding == UTF_8 else form.encoding
-            hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
-            number = ord(byte[0]) - 0xDC00
-            near = excerpt(cell[max(0, byte.start() - 20) :].strip())
-            near = near.replace("\\udc", "\\x")  # shows the byte as such
-            return f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near
+        if wrong := _not_decoded(cell, form.encoding, fitting):
+            return wrong
     if isinstance(record, str):
         found = json_object(record)
         if found is None:
@@ -319,6 +341,19 @@ def _checked(
             f"expected {width} cells, as in the first line; received {excerpt(record)}",
         )
     return record + [""] * (width - len(record))
+
+
+def _not_decoded(text: str, encoding: str, fitting: str) -> tuple[str, ...] | None:
+    """Return the arguments of `Faults.bad` for a text with a byte that could not be decoded, or None."""
+    byte = _ESCAPED.search(text)
+    if byte is None:
+        return None
+    name = "UTF-8" if encoding == UTF_8 else encoding
+    hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
+    number = ord(byte[0]) - 0xDC00
+    near = excerpt(text[max(0, byte.start() - 20) :].strip())
+    near = near.replace("\\udc", "\\x")  # shows the byte as such
+    return f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near
 
 
 def json_object(line: str) -> dict[str, Any] | None:

@@ -5,6 +5,8 @@ The files are read by the package `datasets` (see `lexforge.data.tables`), and s
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from lexforge.data.columns import ANCHOR
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
-from lexforge.data.lines import require_texts
+from lexforge.data.lines import counted, require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
@@ -25,9 +27,21 @@ from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets,
 from lexforge.data.text_tables import READERS, SPLIT, ending
 from lexforge.settings import SourceOptions, TableOptions
 
-# The columns of rows that hold a document each; of several names the first that is there counts.
-_TEXTS = ("text", "contents", "content", "body", "document", "passage")
-_PARTS = {"id": ("_id", "id", "docid", "doc_id", "document_id"), "title": ("title",), "text": _TEXTS}
+# The columns of rows that hold a document each, in small letters; of several names the first that is there
+# counts.
+_TEXTS = (
+    "text",
+    "contents",
+    "content",
+    "body",
+    "body_text",
+    "document",
+    "passage",
+    "abstract",
+    "description",
+)
+_TITLES = ("title", "headline", "heading", "name")
+_PARTS = {"id": ("_id", "id", "docid", "doc_id", "document_id"), "title": _TITLES, "text": _TEXTS}
 _SAVED = ("dataset_dict.json", "state.json")  # one of them is in each folder of `save_to_disk`
 _NOTES = ("README", "LICENSE", "LICENCE", "CHANGELOG")  # how names of files begin that tell about rows
 
@@ -92,8 +106,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     faults = Faults(source, options.bad_rows)
     found = tables(source, (*_headers(options), *_TEXTS), options, faults)
     if _are_documents(found, options):
-        notes += faults.finish()
-        return _documents(found)
+        return _documents(found, faults, notes)
     pairs = PairData.of_tables(source, found, options.columns, faults)
     notes += faults.finish()
     return untitled(source, pairs.retrieval().corpus)
@@ -132,27 +145,71 @@ def _refuse_texts_beside(path: Path) -> None:
 
 
 def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
-    """Whether rows hold a document each, and no query: a column of texts, and none of queries."""
-    queries = {*ALIASES[ANCHOR], options.query_column}
-    names = {name for table in found.values() for name in table.rows.column_names}
-    return names.isdisjoint(queries) and not names.isdisjoint(_TEXTS)
+    """Whether rows hold a document each, and no query: a column of texts, and none of queries.
+
+    Raises:
+        DataError: If rows have neither.
+    """
+    names = [name for table in found.values() for name in table.rows.column_names]
+    if options.query_column in names or not {*ALIASES[ANCHOR]}.isdisjoint(map(_plain, names)):
+        return False
+    if {*_TEXTS}.isdisjoint(map(_plain, names)) and options.query_column is None:
+        raise DataError(
+            f"{next(iter(found.values())).origin.place(0)}: expected a column of documents, named one of "
+            f"{list(_TEXTS)} (with {list(_PARTS['id'])} and {list(_PARTS['title'])} beside it, if there are "
+            f"ids and titles), or one of queries, named one of {list(ALIASES[ANCHOR])}; received the columns "
+            f"{list(dict.fromkeys(names))}"
+        )
+    return options.query_column is None
 
 
-def _documents(found: Mapping[str, Table]) -> Iterator[tuple[object, str, str, str]]:
+def _plain(name: str) -> str:
+    """Return the name of a column as the usual names are written: `Doc ID` as `doc_id`."""
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _documents(
+    found: Mapping[str, Table], faults: Faults, notes: list[str]
+) -> Iterator[tuple[object, str, str, str]]:
     """Yield where each row stands, its id (or its number, from 1), its title if it has one, and its text."""
-    number = 0
+    number, known = 0, set[str]()
     for rows, origin in found.values():
-        named = {
-            part: [name for name in usual if name in rows.column_names] for part, usual in _PARTS.items()
-        }
-        columns = {part: names[0] for part, names in named.items() if names}
+        names = {_plain(name): name for name in reversed(rows.column_names)}
+        usual = {part: [names[name] for name in _PARTS[part] if name in names] for part in _PARTS}
+        columns = {part: there[0] for part, there in usual.items() if there}
+        if unread := [name for name in rows.column_names if name not in columns.values()]:
+            faults.note(f"{origin.name}: columns that are not read: {counted(unread)}")
         for place, row in enumerate(rows.select_columns(list(columns.values()))):
             number += 1
-            cells = {part: row[name] for part, name in columns.items() if row[name] is not None}
-            where, key = origin.place(place), str(cells.get("id", number)).strip()
+            faults.rows += 1
+            where = origin.place(place)
+            cells = {part: row[name] for part, name in columns.items() if not _is_missing(row[name])}
+            key = _id_of(cells.get("id", "")) if "id" in columns else str(number)
+            if not key:
+                faults.bad("blank ids", where, "the id is blank")
+                continue
+            if key in known:
+                faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
+                continue
             texts = {part: cells.get(part, "") for part in ("title", "text")}
-            require_texts(where, **texts)
-            yield where, key, texts["title"], texts["text"]
+            good = False
+            with faults.reading(where):
+                require_texts("", **texts)
+                good = True
+            if good:
+                known.add(key)
+                yield where, key, texts["title"], texts["text"]
+    notes += faults.finish()
+
+
+def _is_missing(cell: object) -> bool:
+    """Return whether a cell holds nothing; pandas writes NaN there."""
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _id_of(cell: object) -> str:
+    """Return an id as text; pandas makes 3.0 of 3 where another id of the column is missing."""
+    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
 
 
 def _headers(options: SourceOptions) -> tuple[str, ...]:
