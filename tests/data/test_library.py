@@ -137,7 +137,7 @@ def test_a_long_title_stands_once() -> None:
 
 
 def test_a_word_that_is_too_long_is_cut(tmp_path: Path) -> None:
-    """Its end would not be searched: of a path, of base64, or of a language that is written without spaces."""
+    """Its end would not be searched: of a path, of base64, or of a language without spaces."""
 
     def letters(texts: Sequence[str]) -> list[int]:
         return list(map(len, texts))
