@@ -258,7 +258,9 @@ def test_precomputed_scores_take_the_place_of_a_teacher(
 def test_rows_with_scores_need_no_teacher(
     beir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cross-encoder's scores in the file of rows; a route by column must not take them for texts."""
+    """A cross-encoder's scores in the file of rows, which are those that the run trains on; a route by column
+    must not take them for texts.
+    """
     rows = [
         {"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}", "label": [0.9, 0.1]}
         for word in WORDS
@@ -362,7 +364,7 @@ def kept_scores(cfg: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_mined_rows_are_trained_on(beir: Path, tiny_checkpoint: Path) -> None:
-    """The rows of the file, and no others, reach the trainer."""
+    """The rows of the file, and no others, are those of the recipe."""
     rows = [{"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}"} for word in WORDS]
     write_lines(beir.parent / "mined.jsonl", rows)
     settings = {"model": str(tiny_checkpoint), **of_preset("plain")}
