@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from encoded_batches import batches_of
 from warm_processes import WarmProcesses
 
 from lexforge.common.types import Passage
@@ -61,17 +62,12 @@ def test_documents_are_added_replaced_and_deleted(tiny_splade, index: Path, tmp_
     assert open_index(index)[0].ids == list(left)
 
 
-def test_only_new_texts_are_encoded(tiny_splade, index: Path, monkeypatch) -> None:
+def test_only_new_texts_are_encoded(tiny_splade, index: Path) -> None:
     """Twenty more documents do not mean encoding all again."""
-    seen = []
-    real = encode
-    monkeypatch.setattr(
-        "lexforge.corpus.changes.encode",
-        lambda model, texts, *rest, **more: seen.extend(texts) or real(model, texts, *rest, **more),
-    )
+    batches = batches_of(tiny_splade)
     change_index(index, tiny_splade, {**PASSAGES, "e": Passage("Key", "open", "e")})
-    assert seen == ["Key open"]
     assert change_index(index, tiny_splade, PASSAGES) == Change(0, 9, 0)
+    assert [batch.tolist() for batch in batches] == [tiny_splade.tokenizer(["Key open"])["input_ids"]]
     assert read_source(index).generation == 2  # nothing came or went
 
 
@@ -107,16 +103,15 @@ def test_a_document_that_comes_again_without_passages_loses_its_old_ones(tiny_sp
     assert open_index(index)[0].ids == ["d1", *list(PASSAGES)[3:], "d0"]
 
 
-def test_threads_change_an_index_one_at_a_time(tiny_splade, index: Path, monkeypatch) -> None:
+def test_threads_change_an_index_one_at_a_time(tiny_splade, index: Path) -> None:
     """The system's lock keeps out other processes alone, and of two changes at once one would be lost."""
-    is_inside, may_go, real = threading.Event(), threading.Event(), encode
+    is_inside, may_go = threading.Event(), threading.Event()
 
-    def slow(*arguments, **more):
+    def wait(*_) -> None:
         is_inside.set()
         assert may_go.wait(60)
-        return real(*arguments, **more)
 
-    monkeypatch.setattr("lexforge.corpus.changes.encode", slow)
+    tiny_splade[0].register_forward_pre_hook(wait)
     first, second = ({key: Passage("", "sort of key", key)} for key in ("first", "second"))
     with ThreadPoolExecutor(1) as pool:
         changing = pool.submit(change_index, index, tiny_splade, first)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from encoded_batches import batches_of
 from sentence_transformers import SparseEncoder
 
-from lexforge.corpus import encoding
 from lexforge.corpus.encoding import encode
 from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.models import build_inference_free
@@ -20,19 +20,6 @@ LETTERS = ["b c d e f g h", "q r s t u", "x y z w v u", "j k l m n"]
 TEXTS = [text for pair in zip(WORDS, LETTERS, strict=True) for text in pair]
 
 
-def widths(model: SparseEncoder, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes `[b, l]` of the batches that a model is given from now on."""
-    seen: list[tuple[int, ...]] = []
-    forward = type(model).forward
-
-    def noted(self: SparseEncoder, features: dict[str, Any], **options: Any) -> dict[str, Any]:
-        seen.append(tuple(features["input_ids"].shape))
-        return forward(self, features, **options)
-
-    monkeypatch.setattr(type(model), "forward", noted)
-    return seen
-
-
 def own_encoding(model: SparseEncoder, kind: str) -> np.ndarray:
     """What sentence-transformers gives, one text at a time."""
     one = model.encode_query if kind == "query" else model.encode_document
@@ -40,16 +27,14 @@ def own_encoding(model: SparseEncoder, kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_batch_is_as_wide_as_its_own_longest_text(
-    side: str, tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_is_as_wide_as_its_own_longest_text(side: str, tiny_splade: SparseEncoder) -> None:
     """Worked out from the tokenizer; sorted by characters, the batches would mix short and long ones."""
     tiny_splade.tokenizer.padding_side = side
     expected = own_encoding(tiny_splade, "document") if side == "right" else None
-    seen = widths(tiny_splade, monkeypatch)
+    batches = batches_of(tiny_splade)
     vectors = encode(tiny_splade, TEXTS, "document", batch_size=3)
     tokens = sorted((len(ids) for ids in tiny_splade.tokenizer(TEXTS)["input_ids"]), reverse=True)
-    assert seen == [(3, tokens[0]), (3, tokens[3]), (2, tokens[6])]
+    assert [batch.shape for batch in batches] == [(3, tokens[0]), (3, tokens[3]), (2, tokens[6])]
     assert tokens[0] > tokens[3] > tokens[6]
     if expected is not None:  # with padding on the left a text's positions depend on its batch
         np.testing.assert_allclose(vectors.toarray(), expected, rtol=1e-5, atol=1e-5)  # padding changes sums
@@ -72,19 +57,15 @@ def test_the_routes_of_an_inference_free_model_are_taken(kind: str, tiny_splade:
     np.testing.assert_allclose(vectors.toarray(), own_encoding(model, kind), rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_with_other_features_makes_its_own_batches(
-    tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_other_features_makes_its_own_batches(tiny_splade: SparseEncoder) -> None:
     """Texts laid flat for flash attention, images or sounds have no row of tokens to cut."""
     expected = own_encoding(tiny_splade, "document")
-    preprocess = type(tiny_splade).preprocess
 
-    def with_more(self: SparseEncoder, *args: Any, **options: Any) -> dict[str, Any]:
-        return preprocess(self, *args, **options) | {"cu_seq_lens_q": torch.zeros(3, dtype=torch.int32)}
+    class WithMore(SparseEncoder):
+        def preprocess(self, *args: Any, **options: Any) -> dict[str, Any]:
+            return super().preprocess(*args, **options) | {"sizes": torch.zeros(3, dtype=torch.int32)}
 
-    with monkeypatch.context() as patch:
-        patch.setattr(type(tiny_splade), "preprocess", with_more)
-        assert encode_by_tokens(tiny_splade, TEXTS, "document", 3) is None
-    monkeypatch.setattr(encoding, "encode_by_tokens", lambda *_: None)
-    vectors = encode(tiny_splade, TEXTS, "document", batch_size=3)
+    model = WithMore(modules=list(tiny_splade), device="cpu")
+    assert encode_by_tokens(model, TEXTS, "document", 3) is None
+    vectors = encode(model, TEXTS, "document", batch_size=3)
     np.testing.assert_allclose(vectors.toarray(), expected, rtol=1e-5, atol=1e-5)

@@ -75,7 +75,7 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
     )
     # The second rank has no memory left, and a whole batch would do for the first one.
     scarce = dist.is_initialized() and dist.get_rank() == 1
-    left = mock.patch.object(memory, "memory_for_activations", return_value=0.0 if scarce else 1e12)
+    left = mock.patch.object(memory, "free_memory", return_value=0 if scarce else 10**12)
     loss.regularizer_ramp = 0.5
     teacher = {name: torch.randn(ROWS, 7, generator=generator)[rows] for name in TEXTS}
     scores = torch.randn(ROWS, len(TEXTS) - 1, generator=generator)[rows]

@@ -20,9 +20,21 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def give(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sets what is left for activations, in bytes."""
-    return lambda left: monkeypatch.setattr(memory, "memory_for_activations", lambda model, device: left)
+def free(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets how many bytes of memory are free."""
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    return lambda size: monkeypatch.setattr(memory, "free_memory", lambda device: size)
+
+
+@pytest.fixture
+def give(free: Any) -> Any:
+    """Frees so much memory that this many bytes of it are left for the activations of a model."""
+
+    def give(model: Any, left: float) -> None:
+        free(0)
+        free((left - memory_for_activations(model, CPU)) / 0.8)
+
+    return give
 
 
 def kept_by_autograd(model: torch.nn.Module, column: dict[str, Any]) -> int:
@@ -41,8 +53,8 @@ def kept_by_autograd(model: torch.nn.Module, column: dict[str, Any]) -> int:
 
 def test_a_batch_that_fits_is_encoded_whole_and_draws_the_same_dropout(tiny_splade, give) -> None:
     """Bit for bit the run without the choice, so that nothing changes for those who have memory."""
-    give(1e12)
     model = tiny_splade.train()
+    give(model, 1e12)
     features = batch(model)
     results = []
     for size in (None, "auto"):
@@ -54,8 +66,8 @@ def test_a_batch_that_fits_is_encoded_whole_and_draws_the_same_dropout(tiny_spla
 
 def test_the_largest_batch_is_the_last_that_is_encoded_whole(tiny_splade, give) -> None:
     """One row more and it is cut: the number that a plan names, whatever the batch it was measured on."""
-    give(2e6)
     model = tiny_splade.train()
+    give(model, 2e6)
     features = batch(model)
     most = RowsThatFit().largest_batch(model, features)
     assert most > len(features[0]["input_ids"])
@@ -69,7 +81,7 @@ def test_the_largest_batch_is_the_last_that_is_encoded_whole(tiny_splade, give) 
 
     assert RowsThatFit()(model, of(most)) is None
     assert RowsThatFit()(model, of(most + 1)) is not None
-    give(0.0)
+    give(model, 0.0)
     assert RowsThatFit().largest_batch(model, features) == 0
 
 
@@ -82,7 +94,7 @@ def test_a_batch_that_does_not_fit_is_encoded_as_many_rows_at_a_time_as_fit(
     features = batch(model)
     widest = max(features, key=lambda column: column["input_ids"].shape[1])
     text, vector, shared = bytes_of_text(model, widest)
-    give(text * (fitting + 0.5) + shared + 4 * vector * 7 * 3)
+    give(model, text * (fitting + 0.5) + shared + 4 * vector * 7 * 3)
     expected = parts_and_gradients(sparse(model), features)
     loss = sparse(model, mini_batch_size="auto")
     assert loss.rows_that_fit(model, features) == rows
@@ -93,7 +105,7 @@ def test_a_batch_that_does_not_fit_is_encoded_as_many_rows_at_a_time_as_fit(
 
 def test_what_is_done_is_told_once(tiny_splade, give, caplog) -> None:
     """Not in each of a thousand steps."""
-    give(0.0)
+    give(tiny_splade, 0.0)
     loss = sparse(tiny_splade.train(), mini_batch_size="auto")
     for _ in range(3):
         loss(batch(tiny_splade))
@@ -136,7 +148,7 @@ def test_longer_texts_are_measured_when_they_come(tiny_splade, give) -> None:
     short = [model.preprocess(["sort"] * 8)] * 2
     long = [model.preprocess(["sort a list of " * 6] * 8)] * 2
     text, vector, shared = bytes_of_text(model, long[0])
-    give(text * 3.5 + shared + 4 * vector * 16)
+    give(model, text * 3.5 + shared + 4 * vector * 16)
     choose = RowsThatFit()
     assert choose(model, short) is None
     assert choose(model, long) == 3
@@ -149,12 +161,12 @@ def test_a_resumed_run_goes_by_what_was_measured_before(tiny_splade, give) -> No
     model = tiny_splade.train()
     columns = [model.preprocess(["sort a list of " * 6] * 8)] * 2
     text, vector, shared = bytes_of_text(model, columns[0])
-    give(text * 3.5 + shared + 4 * vector * 16)
+    give(model, text * 3.5 + shared + 4 * vector * 16)
     choose = RowsThatFit()
     assert choose.state() == {}
     assert choose(model, columns) == 3
     kept = json.loads(json.dumps(choose.state()))
-    give(1e12)
+    give(model, 1e12)
     resumed, elsewhere = RowsThatFit(), RowsThatFit()
     resumed.load_state(kept)
     assert resumed(model, columns) == 3
@@ -162,22 +174,21 @@ def test_a_resumed_run_goes_by_what_was_measured_before(tiny_splade, give) -> No
     assert elsewhere(model, columns) is None
 
 
-def test_nothing_is_measured_in_evaluation(tiny_splade, monkeypatch) -> None:
+def test_nothing_is_measured_in_evaluation(tiny_splade) -> None:
     """Nothing is kept there."""
-    monkeypatch.setattr(memory, "bytes_of_text", lambda *_: pytest.fail("measured"))
     loss = sparse(tiny_splade.eval(), mini_batch_size="auto")
     loss(batch(tiny_splade))
     with torch.no_grad():
         loss.train()
         loss(batch(tiny_splade))
+    assert loss.rows_that_fit.state() == {}
 
 
-def test_what_training_still_needs_is_kept_free(tiny_splade, monkeypatch) -> None:
+def test_what_training_still_needs_is_kept_free(tiny_splade, free, monkeypatch) -> None:
     """Gradients, two states of AdamW, an average of the weights, and sums of gradients of the largest one."""
     sizes = [weight.nbytes for weight in tiny_splade.parameters()]
     weights, sums = sum(sizes), 2 * max(sizes)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 10 * weights)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    free(10 * weights)
     assert memory_for_activations(tiny_splade, CPU) == pytest.approx((0.8 * 10 - 4) * weights - sums)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert memory_for_activations(tiny_splade, CPU) == pytest.approx((0.8 * 5 - 4) * weights - sums)
@@ -185,8 +196,8 @@ def test_what_training_still_needs_is_kept_free(tiny_splade, monkeypatch) -> Non
 
 def test_every_loss_takes_a_mini_batch_size(tiny_dense, give) -> None:
     """The four losses of dense models, with gradients as those of the whole batch."""
-    give(0.0)
     features = batch(without_dropout(tiny_dense).double(), teacher=False)
+    give(tiny_dense, 0.0)
     labels = {
         CoSENTLoss: torch.tensor([0.1, 0.5, 0.2, 0.9, 0.3, 0.8, 0.4]),
         NWSLoss: torch.eye(7, 3, dtype=torch.int64).roll(1, 0) | torch.eye(7, 3, dtype=torch.int64),

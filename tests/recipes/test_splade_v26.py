@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +17,14 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import PartialState
 from beir_folders import write_beir, write_lines
 from loaded_recipes import load_recipe
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 from warm_processes import WarmProcesses
 
-from lexforge.data import read_training_rows
+from lexforge.data import digests, read_training_rows
 from lexforge.evaluation import read_scores
 from lexforge.models import TokenWeights, build_splade, load_encoder, scale_head
 from lexforge.report import diagnose, run_verdict
@@ -38,6 +38,7 @@ from lexforge.settings import (
     StartSettings,
     TrainingSettings,
 )
+from lexforge.teachers import load_teacher, teach_rows
 from lexforge.training import SpladeTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,22 +243,24 @@ def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, othe
 
 
 def test_precomputed_scores_take_the_place_of_a_teacher(
-    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    beir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scores of a cross-encoder arrive as a file in qrels format."""
     scores = beir.parent / "scores.tsv"
     pairs = [f"q{i}\td{i}\t0.9\nq{i}\td{(i + 5) % 12}\t0.1\n" for i in range(8)]
     scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
     others = {**of_preset("v26"), "negatives": "judged", "teacher_scores": scores}
-    monkeypatch.setattr(recipe.teachers, "load_teacher", lambda *_: pytest.fail("a teacher was loaded"))
     rows = rows_of_run(config(beir, model=str(tiny_checkpoint), **others), trains=True)
     assert [row["label"] for row in rows] == [[0.9, 0.1]] * 8
+    assert "] load the teacher\n" not in capsys.readouterr().out
 
 
 def test_rows_with_scores_need_no_teacher(
-    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    beir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cross-encoder's scores in the file of rows; a route by column must not take them for texts."""
+    """A cross-encoder's scores in the file of rows, which are those that the run trains on; a route by column
+    must not take them for texts.
+    """
     rows = [
         {"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}", "label": [0.9, 0.1]}
         for word in WORDS
@@ -265,8 +268,10 @@ def test_rows_with_scores_need_no_teacher(
     write_lines(beir.parent / "mined.jsonl", rows)
     others = {**of_preset("v26"), "negatives": beir.parent / "mined.jsonl"}
     others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher_cache": None}
-    monkeypatch.setattr(recipe.teachers, "load_teacher", lambda *_: pytest.fail("a teacher was loaded"))
-    recipe.main(config(beir, **others))
+    cfg = config(beir, **others)
+    recipe.main(cfg)
+    assert_trained_on(cfg, rows)
+    assert "] load the teacher\n" not in capsys.readouterr().out
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["log_history"][-1]["loss/distillation"] > 0
 
@@ -332,27 +337,34 @@ def test_a_query_without_a_candidate_is_trained_on(
 
 
 def rows_of_run(cfg: Any, *, trains: bool = False) -> list[dict[str, Any]]:
-    """The rows that reach the trainer, which is started only where the run trains."""
-    found: list[dict[str, Any]] = []
+    """The rows that the recipe makes, before a teacher is asked; if it trains, they are those of the run."""
+    process, resolved = PartialState(), recipe.resolve(cfg)
+    loaded, evaluators = recipe.training.read_retrieval(resolved, process, given_rows=False)
+    rows, _ = recipe.make_rows(resolved, loaded, evaluators["test"], None, process)
+    if trains:
+        recipe.main(cfg)
+        assert_trained_on(cfg, rows)
+    return rows
 
-    class Seen(Exception):
-        pass
 
-    def record(*args: Any, train_dataset: Any, **others: Any) -> SpladeTrainer:
-        found.extend(train_dataset)
-        if not trains:
-            raise Seen
-        return SpladeTrainer(*args, train_dataset=train_dataset, **others)
+def assert_trained_on(cfg: Any, rows: list[dict[str, Any]]) -> None:
+    """By the digest of the rows that the run has written, and the epochs that its steps were."""
+    data = json.loads((cfg.output_dir / "env.json").read_text())["data"]
+    assert data["rows"] == digests({"rows": rows})["rows"]
+    state = json.loads((cfg.output_dir / f"checkpoint-{cfg.train.steps}" / "trainer_state.json").read_text())
+    assert state["epoch"] == cfg.train.steps / (len(rows) // cfg.train.batch_size)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe.training, "SpladeTrainer", record)
-        with nullcontext() if trains else pytest.raises(Seen):
-            recipe.main(cfg)
-    return found
+
+def kept_scores(cfg: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the scores that the run has kept of its teacher, which is not asked again."""
+    before = {path: path.stat() for path in cfg.teacher_cache.iterdir()}
+    taught, _ = teach_rows(load_teacher(cfg.teacher, []), rows, cfg.teacher_cache)
+    assert {path: path.stat() for path in cfg.teacher_cache.iterdir()} == before
+    return taught
 
 
 def test_mined_rows_are_trained_on(beir: Path, tiny_checkpoint: Path) -> None:
-    """The rows of the file, and no others, reach the trainer."""
+    """The rows of the file, and no others, are those of the recipe."""
     rows = [{"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}"} for word in WORDS]
     write_lines(beir.parent / "mined.jsonl", rows)
     settings = {"model": str(tiny_checkpoint), **of_preset("plain")}
@@ -625,12 +637,16 @@ def test_a_number_of_the_preset_without_a_weight_is_dropped(beir: Path, tiny_che
     ],
 )
 def test_numbers_beyond_the_model_are_refused_when_it_is_loaded(
-    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, others: dict[str, int], message: str
+    beir: Path,
+    tiny_checkpoint: Path,
+    others: dict[str, int],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The trainer refuses them after hours of mining and of the teacher."""
-    monkeypatch.setattr(recipe, "prepare_terms", lambda *_: pytest.fail("the run went on"))
     with pytest.raises(ValueError, match=message):
         recipe.main(config(beir, model=str(tiny_checkpoint), **of_preset("lexforge"), **others))
+    assert "] count the terms of the documents\n" not in capsys.readouterr().out
 
 
 SCHEDULES = dict.fromkeys(PRESETS, "cosine") | {"lexforge": "constant_with_warmup"}
@@ -712,8 +728,12 @@ def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_row(
 ) -> None:
     """The oracle is the cross-encoder's own logits of the rows that were trained on."""
     settings = {"model": str(tiny_checkpoint), "train": TWO_ROWS, **of_preset("lexforge")}
+    settings |= {"teacher_cache": beir.parent / "teacher"}
     cfg = config(beir, negatives=negatives, teacher=str(tiny_cross), **settings)
     rows = rows_of_run(cfg, trains=True)
+    if negatives == "mined":
+        rows = read_training_rows(cfg.output_dir / "mined.jsonl")
+    rows = kept_scores(cfg, rows)
     assert len(rows) == 8
     cross = CrossEncoder(str(tiny_cross), device="cpu")
     for row in rows:
@@ -732,8 +752,9 @@ def test_a_model_of_several_vectors_as_teacher_scores_the_documents_of_each_row(
     late = MultiVectorEncoder(str(tiny_checkpoint), device="cpu")
     late.save_pretrained(str(tmp_path / "late"))
     settings = {"model": str(tiny_checkpoint), "train": TWO_ROWS, **of_preset("lexforge")}
+    settings |= {"teacher_cache": beir.parent / "teacher"}
     cfg = config(beir, negatives="judged", teacher=str(tmp_path / "late"), **settings)
-    rows = rows_of_run(cfg, trains=True)
+    rows = kept_scores(cfg, rows_of_run(cfg, trains=True))
     assert len(rows) == 8
     for row in rows:
         query = torch.as_tensor(late.encode_query(row["anchor"])).float()  # [L, D]

@@ -50,7 +50,7 @@ def test_less_memory_trains_to_the_same_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is computed twice is the same twice; only the order of sums differs."""
-    monkeypatch.setattr(memory, "memory_for_activations", lambda model, device: 0.0)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 0)
     found = trained(
         make_trainer,
         fresh,
