@@ -23,7 +23,7 @@ from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
-from lexforge.data.splits import missing_split, wanted_rows
+from lexforge.data.splits import missing_split, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
 from lexforge.settings import MultiLabelOptions, TableOptions
 
@@ -167,7 +167,9 @@ def load_label_sets(
     if splits is None:
         return loaded
     rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
-    return replace(loaded, splits=rows)
+    sizes = {split: len(texts) for split, texts in loaded.splits.items()}
+    unread = (f"{source}: {line}" for line in unread_splits(sizes, splits))
+    return replace(loaded, splits=rows, notes=(*loaded.notes, *unread))
 
 
 def load_texts(

@@ -75,6 +75,22 @@ def missing_shares(
     return held_out
 
 
+def unread_splits(rows: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
+    """Return a line for each split that nobody asked for and that no recipe reads, such as a misspelt one.
+
+    Args:
+        rows: Split -> number of its rows.
+        wanted: The splits that the caller needs.
+    """
+    read = {TRAIN, DEV, TEST, *wanted}
+    return [
+        f"{number:,} {'row' if number == 1 else 'rows'} of the split {split!r} "
+        f"{'is' if number == 1 else 'are'} neither trained on nor measured; those of {TRAIN}, {DEV} and {TEST} are"
+        for split, number in rows.items()
+        if split not in read
+    ]
+
+
 def with_held_out(
     name: str,
     splits: Mapping[str, Rows],
