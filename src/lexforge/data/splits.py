@@ -82,13 +82,15 @@ def unread_splits(rows: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
         rows: Split -> number of its rows.
         wanted: The splits that the caller needs.
     """
-    read = {TRAIN, DEV, TEST, *wanted}
-    return [
-        f"{number:,} {'row' if number == 1 else 'rows'} of the split {split!r} "
-        f"{'is' if number == 1 else 'are'} neither trained on nor measured; those of {TRAIN}, {DEV} and {TEST} are"
-        for split, number in rows.items()
-        if split not in read
-    ]
+    read, lines = {TRAIN, DEV, TEST, *wanted}, []
+    for split, number in rows.items():
+        if split not in read:
+            amount = f"{number:,} {'row' if number == 1 else 'rows'} of the split {split!r}"
+            verb = "is" if number == 1 else "are"
+            lines.append(
+                f"{amount} {verb} neither trained on nor measured; those of {TRAIN}, {DEV} and {TEST} are"
+            )
+    return lines
 
 
 def with_held_out(
