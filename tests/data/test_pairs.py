@@ -196,7 +196,7 @@ def test_scored_rows_and_lists(
         ),
         (
             [{"query": "q", "positive": "p", "score": 1.0}],
-            "'score' was taken, because of its name, for a teacher's scores.* rows with 0 negatives need a list",
+            "'score' was taken, because of its name, for .* rows with 0 negatives need a list",
         ),
         ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "must be a list of 2 scores"),
         (

@@ -178,9 +178,9 @@ def load_texts(
     """Load the texts that are to get labels.
 
     Args:
-        source: A file `.txt`, plain or compressed, with one text per line, of which blank ones are left out;
-            or rows of a format of `lexforge.data.formats.OF_ROWS` with a column of texts. Rows of all splits
-            are taken.
+        source: A file `.txt`, plain or compressed, with one text per line, of which blank ones are left out
+            and told; or rows of a format of `lexforge.data.formats.OF_ROWS` with a column of texts. Rows of
+            all splits are taken.
         text_column: Name of that column; None recognises `text` and `sentence`.
         options: How tables are read; None refuses bad rows and finds delimiter and encoding.
 
@@ -196,7 +196,12 @@ def load_texts(
     faults = Faults(source, options.bad_rows)
     found: list[tuple[str | None, str]] = []
     if path.is_file() and ending(path) == ".txt":
-        found = [(None, text) for line in read_lines(path, options, faults) if (text := stripped(line))]
+        for number, line in enumerate(read_lines(path, options, faults), 1):
+            faults.rows += 1
+            if text := stripped(line):
+                found.append((None, text))
+            else:
+                faults.told("blank lines, which are left out", f"{source}:{number}")
     else:
         column = ""
         for where, _, record in read_records(source, _headers(text_column), options, faults):
