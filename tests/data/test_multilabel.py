@@ -112,6 +112,9 @@ def test_a_file_that_is_missing_or_holds_no_label(tmp_path: Path) -> None:
         load_label_sets(str(tmp_path / "nowhere.jsonl"))
     with pytest.raises(DataError, match="no text with a label"):
         load_label_sets(str(write(tmp_path / "set.jsonl", ROWS[1:2])))
+    (tmp_path / "blank.csv").write_text("text,labels\none,\ntwo,\n")  # a blank cell is no mistake
+    with pytest.raises(DataError, match=r"blank\.csv holds no text with a label"):
+        load_label_sets(str(tmp_path / "blank.csv"))
 
 
 def test_docstrings_are_labelled_with_where_they_live(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,8 +279,10 @@ def _label_reader(
     column = find_column(where, names, "labels", (_LABELS,), options.labels_column, "--labels-column")
     found = [record.get(column) for record in records]
     cells = [cell for cell in found if isinstance(cell, str) and cell.strip()]
-    if not cells or any(isinstance(cell, list) for cell in found):
+    if any(isinstance(cell, list) for cell in found) or not any(isinstance(cell, str) for cell in found):
         return lambda record: record.get(column), ""
+    if not cells:  # a blank cell is one without labels, also where no row has any
+        return partial(_joined_labels, column, ""), ""
     if cells[0].lstrip().startswith("["):
         return partial(_listed_labels, column), f"the list in the column {column!r}"
     mark = next((mark for mark in _MARKS if any(mark in cell for cell in cells)), "")
