@@ -342,3 +342,13 @@ def test_a_column_that_is_only_called_as_scores_is_named_and_can_be_left_unread(
     found = load_training_data(path, [], SourceOptions(score_column="")).training_rows()
     assert found.column_names == ["anchor", "positive"]
     assert len(found) == 4
+
+
+def test_rows_of_documents_are_told_the_command_that_takes_them(tmp_path: Path) -> None:
+    """As a folder of texts is; the error asked for the name of a column of queries, which there is not."""
+    path = str(write(tmp_path, "jsonl", [{"id": str(i), "text": f"text {i}"} for i in range(4)]))
+    for options, told in ((SourceOptions(), True), (SourceOptions(query_column="wrong"), False)):
+        with pytest.raises(DataError, match="expected one anchor column") as refused:
+            load_training_data(path, [], options)
+        notes = "".join(getattr(refused.value, "__notes__", ()))
+        assert ("`lexforge adapt --documents FILE` trains on documents alone" in notes) == told

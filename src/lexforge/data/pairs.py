@@ -89,7 +89,14 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
     Raises:
         DataError: If a query or positive column is missing, or if several could be meant.
     """
-    anchor = _one(where, names, ANCHOR, columns)
+    try:
+        anchor = _one(where, names, ANCHOR, columns)
+    except DataError as error:
+        if ANCHOR not in columns and not set(ALIASES[ANCHOR]) & set(names):
+            error.add_note(
+                "rows of documents have no query: `lexforge adapt --documents FILE` trains on documents alone"
+            )
+        raise
     positive = _one(where, names, POSITIVE, columns)
     weight = columns.get(WEIGHT)
     if weight is not None and weight not in names:
