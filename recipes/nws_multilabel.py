@@ -145,6 +145,22 @@ def check(cfg: Config) -> None:
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 
 
+def refuse_equal_labels(texts: data.MultiLabelData) -> None:
+    """Refuse training texts that all have the same labels: the loss is 0 from the first step on.
+
+    Raises:
+        DataError: If there is no text whose labels differ from those of another one.
+    """
+    found = {frozenset(row.labels) for row in texts.splits["train"]}
+    if len(found) == 1:
+        (labels,) = found
+        shown = ", ".join(map(repr, sorted(labels))) or "none"
+        raise data.DataError(
+            f"all {len(texts.splits['train'])} training texts have the same labels, so there is nothing to "
+            f"learn; received {shown}. Training needs texts with different labels"
+        )
+
+
 def binary_cross_entropy(
     model: SentenceTransformer, labels: np.ndarray, mini_batch_size: MiniBatchSize
 ) -> losses.EmbeddingLoss:
@@ -237,6 +253,7 @@ def main(cfg: Config) -> None:
     texts = data.load_label_sets(cfg.data, splits, cfg.source)
     for note in texts.notes:  # what was recognised, left out and counted in the files
         process.print(note)
+    refuse_equal_labels(texts)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)

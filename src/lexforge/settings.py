@@ -920,7 +920,7 @@ class SourceOptions(SplitOptions):
         negative_column: Column of the negatives, texts or lists; None recognises negative, neg and
             hard_negative, with numbers or without.
         score_column: Column of a teacher's scores: a list, the positives' first, or the margin over one
-            negative; None recognises label, labels, score, scores and margin.
+            negative; None recognises label, labels, score, scores and margin, and an empty name reads none.
         weight_column: Column of numbers >= 0, such as counts of clicks, in proportion to which rows of texts
             are drawn in training; None draws all alike.
     """

@@ -33,6 +33,18 @@ def test_the_mean_over_paired_queries_decides() -> None:
     assert str(same).endswith("so the adapted model is not better")
 
 
+def test_at_the_ceiling_the_verdict_says_that_it_knows_nothing() -> None:
+    """`not better` of 1.0000 -> 1.0000 reads as a failed adaptation, and the queries were too easy."""
+    for name, rest in (("held_out", "; --judged DATA lets judged queries decide"), ("judged", "")):
+        verdict = judge({name: result(1.0, 1.0, 1.0)}, {name: result(1.0, 1.0, 1.0)})
+        assert not verdict.better
+        assert str(verdict).endswith(
+            "1.0000 -> 1.0000: both find what answers all 3 of them first, so these queries cannot tell the "
+            f"two apart{rest}"
+        )
+    assert "cannot tell" not in str(judge({"held_out": result(1.0, 0.9)}, {"held_out": result(1.0, 0.9)}))
+
+
 def test_judged_queries_decide_where_there_are_any() -> None:
     """They are what the gate stands for."""
     before = {"held_out": result(0.1, 0.2), "judged": result(0.5, 0.6)}

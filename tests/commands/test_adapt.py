@@ -244,10 +244,13 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         adapt.main(replace(cfg, documents=str(tmp_path / "none")))
     log, other = tmp_path / "none.txt", tmp_path / "none"
+    (tmp_path / "data.csv").touch()
     for wrong, error, message in (
         ({"queries": log}, FileNotFoundError, "there is no file"),
         ({"judged": str(other)}, FileNotFoundError, "there is no file or folder"),
         ({"teacher": ("bm25", str(other))}, FileNotFoundError, "there is no model at"),
+        ({"teacher": ("bm25", "lsa", "bm25")}, ValueError, "each teacher once.* received bm25 several times"),
+        ({"output": log.parent / "data.csv" / "x"}, NotADirectoryError, "data.csv is a file"),
         ({"pool": 3}, ValueError, "--pool must be at least the 4 documents"),
         ({"pseudo_queries": 0}, ValueError, "leaves no query to train on"),
         ({"document_terms": 0}, ValueError, "document_terms must be a finite number above 0"),

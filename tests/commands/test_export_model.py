@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from lexforge.commands import export_model
 
 
@@ -24,3 +26,20 @@ def test_an_export_that_no_engine_has_loaded_says_so(
     (limit,) = json.loads((out / "export.json").read_text())["limits"]
     assert f"- {limit}\n" in printed
     assert "the documentation of OpenSearch, and were never loaded into a running one" in limit
+
+
+def test_an_export_without_data_says_what_it_reads(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Thousands of files of other packages were read, and nothing said why."""
+
+    def read(*_: object) -> None:
+        raise RuntimeError("reads")
+
+    monkeypatch.setattr(export_model.data, "load_retrieval_data", read)
+    with pytest.raises(RuntimeError, match="reads"):
+        export_model.main(export_model.Config(str(tiny_checkpoint), "onnx", tmp_path / "out"))
+    assert "checks the export on the docstrings of installed packages; --data DIR" in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="reads"):
+        export_model.main(export_model.Config(str(tiny_checkpoint), "onnx", tmp_path / "out", data="folder"))
+    assert not capsys.readouterr().out

@@ -96,3 +96,13 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_pa
         score.main(score.Config("nobody/has-this", tmp_path, data=str(folder)))
     with pytest.raises(ValueError, match="depth must be at least 1; received 0"):
         score.main(score.Config("nobody/has-this", output, data=str(folder), depth=0))
+
+
+def test_a_run_of_another_split_is_refused_before_the_teacher_is_loaded(folder: Path, tmp_path: Path) -> None:
+    """The judged pairs of train alone were scored where `--split test` was forgotten, without a word."""
+    (folder / "qrels" / "test.tsv").write_text("q1\td1\t1\n")
+    (folder / "qrels" / "train.tsv").write_text("q0\td0\t1\n")
+    write_run(folder / "test.trec", {"q1": {"d0": 1.0}})
+    options = {"data": str(folder), "run": folder / "test.trec"}
+    with pytest.raises(ValueError, match=r"queries of the split 'train'; it ranks none.* .--split names"):
+        score.main(score.Config("nobody/has-this", tmp_path / "out.tsv", **options))

@@ -57,6 +57,14 @@ def test_the_text_of_a_document_finds_it(
     assert capsys.readouterr().out.count("query: ") == 2
 
 
+def test_an_index_of_one_passage_says_so(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
+    """It said "1 passages"."""
+    (tmp_path / "a.txt").write_text("parse a tree")
+    documents = str(tmp_path / "a.txt")
+    index.main(index.Config(tmp_path / "index", documents=documents, model=str(tiny_checkpoint)))
+    assert "index of 1 passage, " in capsys.readouterr().out
+
+
 def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
     """A text from the web that hides the lines above it, or that types, was printed as it is."""
     folder = tmp_path / "data"

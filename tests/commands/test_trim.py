@@ -177,6 +177,22 @@ def test_a_large_corpus_is_sampled(model: Path, folder: Path, tmp_path: Path, mo
     assert places != list(range(6))  # not the first ones
 
 
+def test_documents_that_the_model_does_not_know_are_told(model: Path, tmp_path: Path, capsys) -> None:
+    """The level follows from one unknown token; `lexforge index` and `adapt` told it, and this did not."""
+    rows = "".join(
+        json.dumps({"id": f"d{n}", "text": "\N{GRINNING FACE} " * (n + 1)}) + "\n" for n in range(4)
+    )
+    (tmp_path / "emoji.jsonl").write_text(rows)
+    for passages in (False, True):
+        cfg = config(model, tmp_path / "emoji.jsonl", tmp_path / "out", passages=passages)
+        trim.drawn_documents(cfg, load_encoder(str(model)))
+        assert capsys.readouterr().out.count("100.0% of the tokens are unknown to the model") == 1
+    trim.drawn_documents(
+        config(model, write_beir(tmp_path / "known", CORPUS, {}, {}), tmp_path), load_encoder(str(model))
+    )
+    assert "unknown" not in capsys.readouterr().out
+
+
 def test_passages_of_long_documents_are_counted_and_searched(
     model: Path, folder: Path, tmp_path: Path, capsys
 ) -> None:

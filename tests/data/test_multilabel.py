@@ -112,6 +112,9 @@ def test_a_file_that_is_missing_or_holds_no_label(tmp_path: Path) -> None:
         load_label_sets(str(tmp_path / "nowhere.jsonl"))
     with pytest.raises(DataError, match="no text with a label"):
         load_label_sets(str(write(tmp_path / "set.jsonl", ROWS[1:2])))
+    (tmp_path / "blank.csv").write_text("text,labels\none,\ntwo,\n")  # a blank cell is no mistake
+    with pytest.raises(DataError, match=r"blank\.csv holds no text with a label"):
+        load_label_sets(str(tmp_path / "blank.csv"))
 
 
 def test_docstrings_are_labelled_with_where_they_live(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +239,7 @@ def test_plain_texts_in_another_encoding(
 ) -> None:
     """As rows are; a named encoding was not looked at, and zero bytes became texts."""
     path = tmp_path / "x.txt"
-    path.write_bytes("schön\nhäßlich\n \n".encode(codec))
+    path.write_bytes("schön\nhäßlich\n".encode(codec))
     for options in (None, TableOptions(encoding=codec)):
         assert load_texts(str(path), options=options) == [(None, "schön"), (None, "häßlich")]
     assert caplog.messages == [f"{path} was read with the encoding {codec} (--encoding names another)"]
@@ -293,3 +296,13 @@ def test_texts_of_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptur
         load_texts(path)
     assert load_texts(path, options=TableOptions(bad_rows="skip")) == [("1", "one"), (None, "three")]
     assert caplog.messages[0] == f"{path}: 3 of 5 rows are bad and left out:"
+
+
+def test_blank_lines_of_texts_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is put beside the texts line by line shifts there, which the number of texts does not say."""
+    (tmp_path / "x.txt").write_text("one\n\ntwo\n \nthree\n")
+    assert load_texts(str(tmp_path / "x.txt")) == [(None, "one"), (None, "two"), (None, "three")]
+    assert caplog.messages == [
+        f"{tmp_path / 'x.txt'}: 5 rows, among them",
+        "  blank lines, which are left out: 2, namely line 2, line 4",
+    ]

@@ -194,7 +194,10 @@ def test_scored_rows_and_lists(
             [{"query": "q", "pos": "p", "neg": ["n"]}, {"query": "r", "pos": "p", "neg": []}],
             "lists of 'neg' are empty",
         ),
-        ([{"query": "q", "positive": "p", "score": 1.0}], "is the margin over one negative; the row has 0"),
+        (
+            [{"query": "q", "positive": "p", "score": 1.0}],
+            "'score' was taken, because of its name, for .* rows with 0 negatives need a list",
+        ),
         ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "must be a list of 2 scores"),
         (
             [{"query": "q", "pos": ["p", "r"], "neg": ["n"], "scores": [0.9, 0.1]}],
@@ -320,3 +323,32 @@ def test_an_id_does_not_depend_on_the_splits_that_are_read(tmp_path: Path) -> No
     assert measured.split_queries("test") == whole.split_queries("test")
     assert measured.split("test") == whole.split("test")
     assert measured.corpus.items() <= whole.corpus.items()
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_column_that_is_only_called_as_scores_is_named_and_can_be_left_unread(
+    tmp_path: Path, form: str
+) -> None:
+    """Grades of relevance in `label` stopped a run by its first bad row, and no option left them unread."""
+    rows = [{"query": f"ask {i}", "positive": f"text {i}", "label": str(i % 2)} for i in range(4)]
+    path = str(write(tmp_path, form, rows))
+    message = "the column 'label' was taken, because of its name, .* received '0'.*Rename .*--score-column ''"
+    for bad_rows in ("fail", "skip"):
+        with pytest.raises(DataError, match=message) as refused:
+            load_training_data(path, [], SourceOptions(bad_rows=bad_rows))
+        assert not getattr(refused.value, "__notes__", None), "to leave such rows out would leave none"
+    with pytest.raises(DataError, match="the column 'label' was named as a teacher's scores"):
+        load_training_data(path, [], SourceOptions(score_column="label"))
+    found = load_training_data(path, [], SourceOptions(score_column="")).training_rows()
+    assert found.column_names == ["anchor", "positive"]
+    assert len(found) == 4
+
+
+def test_rows_of_documents_are_told_the_command_that_takes_them(tmp_path: Path) -> None:
+    """As a folder of texts is; the error asked for the name of a column of queries, which there is not."""
+    path = str(write(tmp_path, "jsonl", [{"id": str(i), "text": f"text {i}"} for i in range(4)]))
+    for options, told in ((SourceOptions(), True), (SourceOptions(query_column="wrong"), False)):
+        with pytest.raises(DataError, match="expected one anchor column") as refused:
+            load_training_data(path, [], options)
+        notes = "".join(getattr(refused.value, "__notes__", ()))
+        assert ("`lexforge adapt --documents FILE` trains on documents alone" in notes) == told

@@ -104,3 +104,23 @@ def test_scored_pairs_of_a_split_that_would_be_empty_are_refused(tmp_path: Path)
     source = write_rows(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
     with pytest.raises(ValueError, match=r"rows\.jsonl: no query of the split 'train' falls to 'test'"):
         load_sts(source, ["train", "test"], StsOptions(hold_out=1e-6))
+
+
+def test_rows_of_a_split_that_nobody_reads_are_told(tmp_path: Path) -> None:
+    """A mistyped name of a split took its rows out of the training without a word."""
+    told = "1 row of the split 'tran' is neither trained on nor measured; those of train, dev and test are"
+    splits = ["train", "train", "tran", "validation", "test"]
+    pairs = zip(TEXTS, splits, strict=False)
+    rows = [{"query": text, "positive": "text", "split": split} for text, split in pairs]
+    source = write_rows(tmp_path, *rows)
+    assert load_training_data(source, ["test"]).notes == (f"{source}: {told}",)
+    assert not load_training_data(source, ["test", "tran"]).notes, "a split that is asked for is read"
+    rows = [{"sentence1": row["query"], "sentence2": "x", "score": 1, "split": row["split"]} for row in rows]
+    source = write_rows(tmp_path, *rows)
+    notes: list[str] = []
+    load_sts(source, ["train", "test"], notes=notes)
+    assert notes == [f"{source}: {told}"]
+    rows = [{"text": row["sentence1"], "labels": ["a"], "split": row["split"]} for row in rows]
+    source = write_rows(tmp_path, *rows)
+    assert load_label_sets(source, ["train", "test"]).notes == (f"{source}: {told}",)
+    assert not load_label_sets(source).notes

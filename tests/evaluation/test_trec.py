@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.data import DataError, RetrievalData
 from lexforge.data.lines import MAX_LINE_BYTES
 from lexforge.evaluation import (
     RunScores,
     check_run_ids,
     read_run,
+    read_run_of_split,
     write_run,
     write_scores,
 )
@@ -138,3 +140,23 @@ def test_the_error_of_a_full_disk_names_the_file(write, tmp_path: Path) -> None:
             write(tmp_path / "run.trec")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_run_of_another_split_is_refused_or_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`--split` is easily forgotten; pairs of train were scored beside a run of test, which went unread."""
+    data = RetrievalData(
+        "set",
+        {"d": "text"},
+        {"q1": "one", "q2": "two"},
+        {"train": {"q1": {"d": 1}}, "test": {"q2": {"d": 1}}},
+    )
+    write_run(tmp_path / "test.trec", {"q2": {"d": 1.0}})
+    message = "must rank queries of the split 'train'; it ranks none: its first query is 'q2' .--split names"
+    with pytest.raises(DataError, match=message):
+        read_run_of_split(tmp_path / "test.trec", data, "train")
+    assert read_run_of_split(tmp_path / "test.trec", data, "test") == {"q2": {"d": 1.0}}
+    assert not caplog.messages
+    write_run(tmp_path / "both.trec", {"q1": {"d": 2.0}, "q2": {"d": 1.0}})
+    assert read_run_of_split(tmp_path / "both.trec", data, "train") == {"q1": {"d": 2.0}}
+    (told,) = caplog.messages
+    assert "both.trec: 1 of 2 queries left out, because the split 'train' lacks them, such as 'q2'" in told

@@ -254,3 +254,16 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(file: Path, tiny_chec
     recipe.main(config(file, tiny_checkpoint, resume=True))
     for name in ("model/model.safetensors", "model/label_classifier.safetensors"):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("labels", [["only"], []])
+def test_equal_labels_of_all_training_texts_are_refused(labels: list[str], file: Path) -> None:
+    """With one label in the whole set the loss was 0 from the first step on, and the run seemed to train."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row["labels"] = labels if row["split"] == "train" else ["other"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    received = "'only'" if labels else "none"
+    with pytest.raises(ValueError, match=f"all 48 training texts have the same labels.* received {received}"):
+        recipe.main(config(file, "lexical"))
+    assert not (file.parent / "run").exists()

@@ -27,6 +27,15 @@ def test_the_terminal_says_what_the_page_begins_with(run: Path) -> None:
     assert html.unescape(lead) == said
 
 
+def test_a_change_below_the_printed_digits_is_none(run: Path) -> None:
+    """`raised from 0.917 to 0.917` is no sentence that helps anybody."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    for before, trained in ((0.91702, 0.91742), (0.91742, 0.91702), (0.917, 0.917)):
+        metrics["initial"]["nDCG@10"], metrics["trained"]["nDCG@10"] = before, trained
+        (run / "metrics.json").write_text(json.dumps(metrics))
+        assert run_verdict(run).startswith("Training did not change nDCG@10: it is 0.917. ")
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

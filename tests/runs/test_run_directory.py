@@ -62,6 +62,20 @@ def test_a_folder_with_anything_in_it_is_refused_and_untouched(tmp_path: Path, f
     assert [path.name for path in tmp_path.iterdir()] == [found]
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path) -> None:
+    """It failed after the model and the data had been read, by a number of the operating system."""
+    (tmp_path / "clean.csv").write_text("precious")
+    for folder, error, message in (
+        (tmp_path / "clean.csv", FileExistsError, "clean.csv is a file, and a run is a folder"),
+        (tmp_path / "clean.csv" / "x", NotADirectoryError, "cannot be made, because .*clean.csv is a file"),
+        (Path("/proc/x"), OSError, "no file can be written: .*'/proc'"),
+    ):
+        with pytest.raises(error, match=message):
+            check_run_directory(folder, config(), resume=False)
+    check_run_directory(tmp_path / "a" / "b", config(), resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["clean.csv"]
+
+
 def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path: Path) -> None:
     """After a wrong model name the user corrects the flag and runs the same command."""
     claim(tmp_path, model="wrong")

@@ -128,7 +128,8 @@ def test_what_is_not_served_is_refused_with_a_sentence(client: Any) -> None:
         404,
         "GET /reload is not served; /openapi.json says what is",
     )
-    assert [client.head(path).status_code for path in ("/", "/health")] == [200, 200]  # as curl -I asks
+    paths = ("/", "/health", "/search?q=tree", "/search")
+    assert [client.head(path).status_code for path in paths] == [200, 200, 200, 422]  # as curl -I asks
     posted = client.post("/search")
     assert (posted.status_code, posted.json()["error"][:12]) == (405, "POST /search")
 

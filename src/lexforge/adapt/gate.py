@@ -23,6 +23,7 @@ from lexforge.evaluation import (
 )
 
 MEASURE = "nDCG@10"
+_PERFECT = 1 - 1e-9  # means of 1.0 in float64
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Verdict:
         """Say in one sentence what was found."""
         c = self.comparison
         what = "judged queries" if self.judged else "held-out pseudo-queries"
+        if min(c.first, c.second) > _PERFECT:
+            other = "" if self.judged else "; --judged DATA lets judged queries decide"
+            return (
+                f"{MEASURE} of {self.queries} {what}: {c.first:.4f} -> {c.second:.4f}: both find what "
+                f"answers all {self.queries} of them first, so these queries cannot tell the two apart{other}"
+            )
         verdict = "better" if self.better else "not better"
         if self.better and c.interval[0] <= 0:
             verdict += ", but within what chance makes of so many queries"

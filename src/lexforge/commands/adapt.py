@@ -277,6 +277,11 @@ def check(cfg: Config) -> None:
             "--output must not lie in the documents, which would grow by its files; received "
             f"{cfg.output} in {cfg.documents}"
         )
+    if repeated := [name for name in dict.fromkeys(cfg.teacher) if cfg.teacher.count(name) > 1]:
+        raise ValueError(
+            f"--teacher takes each teacher once, and all of them count alike; received {' '.join(repeated)} "
+            "several times"
+        )
     if cfg.pseudo_queries < 0:
         raise ValueError(f"--pseudo-queries must be 0 or more; received {cfg.pseudo_queries}")
     if cfg.queries is not None:

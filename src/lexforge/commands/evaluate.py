@@ -144,11 +144,8 @@ def main(cfg: Config) -> None:
                 "--compare makes a paired test, which needs at least two judged queries; the split "
                 f"{cfg.split!r} has {len(qrels)}"
             )
-        other = evaluation.read_run(
-            compared_run(cfg.compare, cfg, loaded), queries=loaded.queries, documents=loaded.corpus
-        )
-        if not other.keys() & qrels.keys():
-            raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
+        path = compared_run(cfg.compare, cfg, loaded)
+        other = evaluation.read_run_of_split(path, loaded, cfg.split)
     model = models.load_encoder(cfg.model, cfg.max_seq_length)
     evaluator = evaluation.RetrievalEvaluator(
         loaded.queries,

@@ -43,6 +43,11 @@ def main(cfg: Config) -> None:
         raise ValueError(f"--texts must be at least 1; received {cfg.texts}")
     # What would fail later is checked before the data are read.
     export.check_model_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
+    if cfg.data is None:
+        print(
+            "checks the export on the docstrings of installed packages; --data DIR uses your texts",
+            flush=True,
+        )
     retrieval = data.load_retrieval_data(cfg.data or "docstrings", [cfg.split], cfg.source)
     measured = (retrieval, cfg.split) if cfg.data and cfg.quantize else None
     written = export.export_model(

@@ -24,6 +24,7 @@ were encoded in the index, so that a search shows them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,7 +86,8 @@ def main(cfg: Config) -> None:
             "an index is made of --documents and --model, or of the --vectors of `lexforge encode`; received "
             f"documents {cfg.documents}, model {cfg.model} and no vectors"
         )
-    print(f"index of {len(index)} passages, {index.nbytes:,} bytes, saved to {cfg.output}")
+    passages = "passage" if len(index) == 1 else "passages"
+    print(f"index of {len(index)} {passages}, {index.nbytes:,} bytes, saved to {cfg.output}")
 
 
 def index_vectors(cfg: Config, vectors: Path, options: dict[str, Any]) -> retrieval.Index:
@@ -142,10 +144,15 @@ def read_library(
     )
     for note in library.notes:
         print(printable(note))
-    unknown = corpus.unknown_share(model, list(library.texts.values()))
+    tell_unknown_tokens(model, list(library.texts.values()))
+    return library
+
+
+def tell_unknown_tokens(model: BaseModel, texts: Sequence[str]) -> None:
+    """Print the share of the tokens that a model does not know, where it is more than a few."""
+    unknown = corpus.unknown_share(model, texts)
     if unknown > UNKNOWN_SHARE:
         print(
             f"{unknown:.1%} of the tokens are unknown to the model, which cannot tell them apart: it may not "
             "know the language of these documents"
         )
-    return library

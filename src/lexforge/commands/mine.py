@@ -68,9 +68,7 @@ def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[Run]:
     if cfg.run is None:
         search = searcher(cfg, str(cfg.model), miner.data)
         return negatives.rankings(search, miner.queries, cfg.rule.last_rank, show_progress_bar=True)
-    run = evaluation.read_run(cfg.run, queries=miner.queries, documents=miner.data.corpus)
-    if not run:
-        raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
+    run = evaluation.read_run_of_split(cfg.run, miner.data, cfg.split)
     return [{query: run.get(query, {})} for query in miner.queries]
 
 

@@ -54,7 +54,7 @@ def main(cfg: Config) -> None:
         retrieval = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
         run = None
         if cfg.run is not None:
-            run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)
+            run = evaluation.read_run_of_split(cfg.run, retrieval, cfg.split)
         ids = teachers.listed_pairs(retrieval, cfg.split, run, cfg.depth)
         pairs = [(retrieval.queries[query], retrieval.corpus[document]) for query, document in ids]
     scorer = teachers.load_scorer(

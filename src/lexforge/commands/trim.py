@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
-from lexforge.commands.index import read_library
+from lexforge.commands.index import read_library, tell_unknown_tokens
 from lexforge.common.command_line import printable
 from lexforge.data.formats import detect
 from lexforge.settings import NO_PREFIX, SourceOptions
@@ -189,6 +189,7 @@ def drawn_documents(cfg: Config, model: SparseEncoder) -> tuple[list[str], int]:
         documents = read_library(cfg.documents, cfg.source, model).texts
     else:
         documents = data.load_documents(cfg.documents, cfg.source)
+        tell_unknown_tokens(model, list(documents.values()))
     ids = sparsity.some_texts(list(documents), SAMPLE, np.random.default_rng(SEED))
     return [documents[id] for id in ids], len(documents)
 

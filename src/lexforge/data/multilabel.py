@@ -23,7 +23,7 @@ from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
-from lexforge.data.splits import missing_split, wanted_rows
+from lexforge.data.splits import missing_split, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
 from lexforge.settings import MultiLabelOptions, TableOptions
 
@@ -167,7 +167,9 @@ def load_label_sets(
     if splits is None:
         return loaded
     rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
-    return replace(loaded, splits=rows)
+    sizes = {split: len(texts) for split, texts in loaded.splits.items()}
+    unread = (f"{source}: {line}" for line in unread_splits(sizes, splits))
+    return replace(loaded, splits=rows, notes=(*loaded.notes, *unread))
 
 
 def load_texts(
@@ -176,9 +178,9 @@ def load_texts(
     """Load the texts that are to get labels.
 
     Args:
-        source: A file `.txt`, plain or compressed, with one text per line, of which blank ones are left out;
-            or rows of a format of `lexforge.data.formats.OF_ROWS` with a column of texts. Rows of all splits
-            are taken.
+        source: A file `.txt`, plain or compressed, with one text per line, of which blank ones are left out
+            and told; or rows of a format of `lexforge.data.formats.OF_ROWS` with a column of texts. Rows of
+            all splits are taken.
         text_column: Name of that column; None recognises `text` and `sentence`.
         options: How tables are read; None refuses bad rows and finds delimiter and encoding.
 
@@ -194,7 +196,11 @@ def load_texts(
     faults = Faults(source, options.bad_rows)
     found: list[tuple[str | None, str]] = []
     if path.is_file() and ending(path) == ".txt":
-        found = [(None, text) for _, text in read_lines(path, options, faults) if text]
+        for number, text in read_lines(path, options, faults):
+            if text:
+                found.append((None, text))
+            else:
+                faults.told("blank lines, which are left out", f"{source}:{number}")
     else:
         column = ""
         for where, _, record in read_records(source, _headers(text_column), options, faults):
@@ -272,8 +278,10 @@ def _label_reader(
     column = find_column(where, names, "labels", (_LABELS,), options.labels_column, "--labels-column")
     found = [record.get(column) for record in records]
     cells = [cell for cell in found if isinstance(cell, str) and cell.strip()]
-    if not cells or any(isinstance(cell, list) for cell in found):
+    if any(isinstance(cell, list) for cell in found) or not any(isinstance(cell, str) for cell in found):
         return lambda record: record.get(column), ""
+    if not cells:  # a blank cell is one without labels, also where no row has any
+        return partial(_joined_labels, column, ""), ""
     if cells[0].lstrip().startswith("["):
         return partial(_listed_labels, column), f"the list in the column {column!r}"
     mark = next((mark for mark in _MARKS if any(mark in cell for cell in cells)), "")

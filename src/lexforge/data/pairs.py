@@ -48,6 +48,7 @@ _ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which no
 _NEGATIVE = re.compile(r"(hard_)?(negs?(_?\d+)?|negative(?!.*_(id|label|rank|score|title)s?$).*)")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
+_NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
 
 
@@ -79,7 +80,8 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         where: The source, for error messages.
         names: The columns of the table.
         columns: Role (`anchor`, `positive`, `negative`, `scores` or `weight`) -> the name of its column, for
-            roles whose column has none of the usual names. No name of a weight is usual.
+            roles whose column has none of the usual names. No name of a weight is usual. An empty name of the
+            scores reads none, whatever the columns are called.
 
     Returns:
         The columns by their role.
@@ -87,7 +89,14 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
     Raises:
         DataError: If a query or positive column is missing, or if several could be meant.
     """
-    anchor = _one(where, names, ANCHOR, columns)
+    try:
+        anchor = _one(where, names, ANCHOR, columns)
+    except DataError as error:
+        if ANCHOR not in columns and not set(ALIASES[ANCHOR]) & set(names):
+            error.add_note(
+                "rows of documents have no query: `lexforge adapt --documents FILE` trains on documents alone"
+            )
+        raise
     positive = _one(where, names, POSITIVE, columns)
     weight = columns.get(WEIGHT)
     if weight is not None and weight not in names:
@@ -98,13 +107,17 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         negatives: tuple[str, ...] = (columns[NEGATIVE],)
     else:
         negatives = tuple(name for name in names if _NEGATIVE.fullmatch(name))
+    if columns.get(SCORES) == "":
+        return Roles(anchor, positive, negatives, weight=weight)
     if SCORES in columns:
         return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns), weight=weight)
     if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
         return Roles(anchor, positive, negatives, split_scores=True, weight=weight)
     found = [name for name in ALIASES[SCORES] if name in names]
     if len(found) > 1:
-        raise DataError(f"{where}: several columns may hold the scores: {found}; name it by --score-column")
+        raise DataError(
+            f"{where}: several columns may hold the scores: {found}; name it by --score-column ({_NO_SCORES})"
+        )
     return Roles(anchor, positive, negatives, found[0] if found else None, weight=weight)
 
 
@@ -142,7 +155,8 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         is left out adds its weight to that of the first.
 
     Raises:
-        DataError: If columns are missing or could be several, or if no row is left.
+        DataError: If columns are missing or could be several, if a column that is called as scores are holds
+            something else, or if no row is left.
     """
     import datasets
 
@@ -150,6 +164,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     where = origin.name
     roles = find_roles(where, rows.column_names, columns)
     width = _negatives_per_row(where, rows, roles)
+    _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
     features = {name: datasets.Value("string") for name in _text_names(width)}
     if roles.scores is not None or roles.split_scores:
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
@@ -249,6 +264,26 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
             "%s: each row keeps its first %d negatives; the lists hold up to %d", where, shortest, longest
         )
     return shortest
+
+
+def _refuse_other_labels(where: str, rows: Dataset, roles: Roles, width: int, *, named: bool) -> None:
+    """Refuse a column of single values for rows that need a list of scores: it may hold something else.
+
+    Raises:
+        DataError: If none of the first hundred rows holds a list.
+    """
+    if roles.scores is None or width == 1:
+        return
+    found = [cell for cell in rows[:100][roles.scores] if cell is not None and str(cell).strip()]
+    if not found or any(isinstance(cell, list) or str(cell).lstrip().startswith("[") for cell in found):
+        return
+    taken = "was named as" if named else "was taken, because of its name, for"
+    raise DataError(
+        f"{where}: the column {roles.scores!r} {taken} a teacher's scores. One number is the margin over one "
+        f"negative; rows with {width} negatives need a list, the positive's score first; received "
+        f"{excerpt(found[0])}. Rename a column that holds something else, or leave it unread ({_NO_SCORES}): "
+        "each positive then counts as an answer"
+    )
 
 
 def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:

@@ -12,7 +12,7 @@ from lexforge.data.faults import Faults
 from lexforge.data.formats import detect, msmarco, texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData, collect_texts, join_titles, sample_corpus
-from lexforge.data.splits import TEST, TRAIN, missing_shares
+from lexforge.data.splits import TEST, TRAIN, missing_shares, unread_splits
 from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
@@ -241,6 +241,9 @@ def _open(
     # With a share to hold out, the splits that exist are known only after all have been read.
     opened = detect(source).open(source, options, None if options.hold_out else splits, faults)
     notes = tuple(faults.finish())
+    if isinstance(opened, PairData) and splits is not None:
+        sizes = {split: len(rows) for split, rows in opened.splits.items()}
+        notes += tuple(f"{source}: {line}" for line in unread_splits(sizes, splits))
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
     if not shares:
         return opened, (), notes

@@ -75,6 +75,24 @@ def missing_shares(
     return held_out
 
 
+def unread_splits(rows: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
+    """Return a line for each split that nobody asked for and that no recipe reads, such as a misspelt one.
+
+    Args:
+        rows: Split -> number of its rows.
+        wanted: The splits that the caller needs.
+    """
+    read, lines = {TRAIN, DEV, TEST, *wanted}, []
+    for split, number in rows.items():
+        if split not in read:
+            amount = f"{number:,} {'row' if number == 1 else 'rows'} of the split {split!r}"
+            verb = "is" if number == 1 else "are"
+            lines.append(
+                f"{amount} {verb} neither trained on nor measured; those of {TRAIN}, {DEV} and {TEST} are"
+            )
+    return lines
+
+
 def with_held_out(
     name: str,
     splits: Mapping[str, Rows],

@@ -12,7 +12,7 @@ from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.data.splits import wanted_rows
+from lexforge.data.splits import unread_splits, wanted_rows
 from lexforge.data.tables import find_column
 from lexforge.settings import StsOptions
 
@@ -52,6 +52,9 @@ def load_sts(
     else:
         faults = Faults(source, options.bad_rows)
         found = _scored_pairs(source, options, faults)
+        sizes = {split: len(rows) for split, rows in found.items()}
+        for line in [] if splits is None else unread_splits(sizes, splits):
+            faults.note(f"{source}: {line}")
         if notes is None:
             faults.log()
         else:

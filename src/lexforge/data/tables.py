@@ -277,9 +277,8 @@ def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tu
     if note := _guesses(path, TextForm(found.encoding), options):
         faults.note(note)
     for number, line in good_lines(path, found, faults):
-        text = stripped(line)
-        faults.rows += bool(text)
-        yield number, text
+        faults.rows += 1
+        yield number, stripped(line)
 
 
 def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[TextForm, FoundEncoding | None]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         split_terms,
     )
     from lexforge.evaluation.training_queries import compare_with_bm25
-    from lexforge.evaluation.trec import check_run_ids, read_run, write_run
+    from lexforge.evaluation.trec import check_run_ids, read_run, read_run_of_split, write_run
 
 __all__ = [
     "MEASURE_NAMES",
@@ -71,6 +71,7 @@ __all__ = [
     "measure_sparsity",
     "metrics_table",
     "read_run",
+    "read_run_of_split",
     "read_scores",
     "score_run",
     "split_terms",

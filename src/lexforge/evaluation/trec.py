@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from lexforge.common.types import Run
-from lexforge.data import DataError
+from lexforge.data import DataError, RetrievalData
 from lexforge.data.lines import BYTE_ORDER_MARK, numbered_lines
 from lexforge.storage.files import write_text
+
+logger = logging.getLogger(__name__)
 
 
 def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
@@ -97,6 +100,40 @@ def read_run(
         if run.setdefault(query, {}).setdefault(document, score) is not score:
             raise DataError(f"{where}: document {document!r} occurs twice for query {query!r}")
     return run
+
+
+def read_run_of_split(path: str | Path, data: RetrievalData, split: str) -> Run:
+    """Read the part of a run that ranks the queries of a split; how many others it ranks is logged.
+
+    Args:
+        path: The file, as for `read_run`.
+        data: The retrieval set; a query or document of the run that it lacks is refused.
+        split: The split whose queries are kept.
+
+    Returns:
+        The run of these queries.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If there is no such split.
+        DataError: If `read_run` refuses the file, or if the run ranks no query of the split.
+    """
+    run, judged = read_run(path, data.queries, data.corpus), data.split(split)
+    kept = {query: found for query, found in run.items() if query in judged}
+    others = [query for query in run if query not in judged]
+    if not kept:
+        first = f": its first query is {others[0]!r} (--split names another split)" if others else ""
+        raise DataError(f"{path} must rank queries of the split {split!r}; it ranks none{first}")
+    if others:
+        logger.warning(
+            "%s: %s of %s queries left out, because the split %r lacks them, such as %r (see --split)",
+            path,
+            f"{len(others):,}",
+            f"{len(run):,}",
+            split,
+            others[0],
+        )
+    return kept
 
 
 def _check_token(token: str, what: str) -> None:

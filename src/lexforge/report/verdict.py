@@ -65,11 +65,11 @@ def sentences(run: RunFiles) -> list[str]:
     if measure is not None and trained is not None:
         if before is None:
             said.append(f"After training {measure} is {number(trained)}.")
+        elif number(before) == number(trained):
+            said.append(f"Training did not change {measure}: it is {number(trained)}.")
         else:
-            verb = "raised" if trained > before else "lowered" if trained < before else "did not change"
-            change = (
-                f"from {number(before)} to {number(trained)}" if trained != before else f"{number(trained)}"
-            )
+            verb = "raised" if trained > before else "lowered"
+            change = f"from {number(before)} to {number(trained)}"
             said.append(f"Training {verb} {measure} {change}{_surely(run, 'initial', measure)}.")
         if bm25 is not None:
             where = "above" if trained > bm25 else "below" if trained < bm25 else "from"

@@ -19,7 +19,7 @@ from lexforge.runs.checkpoints import UNFINISHED
 from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.settings import BACKBONE
-from lexforge.storage.files import leftover, remove_leftovers, write_file
+from lexforge.storage.files import check_can_be_made, leftover, remove_leftovers, write_file
 from lexforge.storage.lock import LOCK_FILE, hold_for_life
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
@@ -63,8 +63,9 @@ def check_run_directory(folder: str | Path, config: Any, *, resume: bool) -> Non
     Raises:
         BlockingIOError: If another process has opened the folder and has not ended. This error and the others
             are raised on all ranks.
-        FileExistsError: If the folder holds anything else than records and what a run writes before its
-            first checkpoint, and `resume` is not set.
+        FileExistsError: If the folder is a file, or if it holds anything else than records and what a run
+            writes before its first checkpoint, and `resume` is not set.
+        OSError: If the folder cannot be made.
         FileNotFoundError: If `resume` is set and the folder holds no run.
         ValueError: If `resume` is set and a setting differs.
     """
@@ -122,7 +123,11 @@ def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
                 f"been stopped, so its settings stay, also the number of its steps. To train further, {first}"
                 f"give its model to a new run in another directory: --model {model}"
             )
-    elif folder.exists() and not (folder.is_dir() and _is_beginning(folder)):
+    elif folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file, and a run is a folder; choose another output directory")
+    elif not folder.exists():
+        check_can_be_made(folder)
+    elif not _is_beginning(folder):
         raise FileExistsError(
             f"{folder} already holds another run or other files; choose another output directory, "
             "or resume the run that it holds"

@@ -111,6 +111,7 @@ def create_app(
             newest=index.is_newest,
         )
 
+    @app.head("/search", include_in_schema=False)
     @app.get("/search", summary="Search the documents", responses=problems)
     async def search_documents(
         q: str = Query(description=f"What to search for, at most {max_query_length} characters."),

@@ -211,7 +211,23 @@ def check_new(directory: str | Path) -> None:
         raise FileExistsError(f"{path} is a mount point; choose a new directory inside it")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} exists and is not an empty directory; choose a new one")
-    _check_writable(next(folder for folder in path.resolve().parents if folder.exists()))
+    check_can_be_made(path)
+
+
+def check_can_be_made(folder: Path) -> None:
+    """Refuse a folder that cannot be made, before the work whose results it is to hold.
+
+    Args:
+        folder: The folder; those above it need not be there.
+
+    Raises:
+        NotADirectoryError: If one above it is a file.
+        OSError: If nothing can be written there.
+    """
+    above = next(place for place in folder.resolve().parents if place.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"the folder {folder} cannot be made, because {above} is a file")
+    _check_writable(above)
 
 
 def check_output_file(path: Path, flag: str = "--output") -> None:
@@ -240,7 +256,7 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OSError(
-            error.errno, f"no file can be written: {os.strerror(error.errno or 0)}", folder
+            error.errno, f"no file can be written: {os.strerror(error.errno or 0)}", str(folder)
         ) from error
 
 
