@@ -28,7 +28,7 @@ PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "ma
 
 # These two import the subpackages and the names that the source of a subpackage lists, never a name that
 # data or a user gives; tests/common/test_lazy.py holds them to it.
-IMPORT_OWN_MODULES = {"src/lexforge/__init__.py", "src/lexforge/common/lazy.py"}
+IMPORT_OWN_MODULES = {f"src/lexforge/{name}.py" for name in ("__init__", "cli", "common/lazy")}
 UNPICKLING = {"torch.load", "torch.serialization.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 
 
