@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "teachers": {"common", "settings", "storage", "models", "retrieval", "data", "corpus"},
     "negatives": {"common", "settings", "models", "retrieval", "data", "corpus"},
     "evaluation": {"common", "storage", "models", "retrieval", "data", "corpus"},
-    "adapt": {"common", "models", "retrieval", "data", "corpus", "evaluation"},
+    "adapt": {"common", "settings", "models", "retrieval", "data", "corpus", "evaluation"},
     "export": {"common", "settings", "storage", "models", "retrieval", "data", "corpus", "evaluation"},
     "sparsity": {"common", "settings", "models", "losses", "retrieval", "corpus", "evaluation"},
     "runs": {"common", "settings", "storage", "kernels", "losses"},
