@@ -161,13 +161,6 @@ def test_the_checkpoints_of_epochs_stay_open_until_the_steps_are_known() -> None
     assert [settings.checkpoint_steps(steps) for steps in (3, 400, 10_000)] == [1, 100, 500]
 
 
-def test_a_training_of_one_step_has_no_warm_up(tmp_path: Path) -> None:
-    """Its only step would have the rate 0, and would train nothing without a word."""
-    for steps, expected in ((1, 0), (2, 1), (200, 20)):
-        arguments = TrainingSettings(steps=steps, precision="fp32").arguments(tmp_path)
-        assert arguments.get_warmup_steps(steps) == expected
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_progress_bar_is_for_a_terminal(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

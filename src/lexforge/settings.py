@@ -516,7 +516,7 @@ class TrainingSettings:
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "learning_rate": self.learning_rate,
             "weight_decay": self.weight_decay,
-            "warmup_steps": 0 if self.steps == 1 else self.warmup_fraction,  # its first step has the rate 0
+            "warmup_steps": self.warmup_fraction,
             "lr_scheduler_type": self.lr_scheduler_type,
             "max_grad_norm": self.max_gradient_norm,
             "bf16": self.precision == "bf16",

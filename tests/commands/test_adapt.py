@@ -228,6 +228,34 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
         assert one.equal(other)
 
 
+@pytest.mark.parametrize("changed", ["queries", "judged"])
+def test_an_interrupted_run_goes_on_over_no_other_queries(
+    cfg, tmp_path: Path, documents: Path, monkeypatch, changed: str
+) -> None:
+    """The second half of its steps would train on other rows, or be judged by other queries."""
+    file = tmp_path / "log.txt"
+    file.write_text("how to sort\nhow to read\n")
+    judged = tmp_path / "judged"
+    shutil.copytree(documents, judged)
+    given = {"queries": {"queries": file}, "judged": {"judged": str(judged), "split": "test"}}[changed]
+    cfg = replace(cfg, train=replace(cfg.train, save_steps=2), **given)
+
+    def killed(*_) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(adapt.adapt, "judge", killed)
+        with pytest.raises(KeyboardInterrupt):
+            adapt.main(cfg)
+    if changed == "queries":
+        file.write_text("how to sort\nhow to write\n")
+    else:
+        lines = (judged / "qrels" / "test.tsv").read_text().splitlines()
+        (judged / "qrels" / "test.tsv").write_text("\n".join(lines[:-1]) + "\n")
+    with pytest.raises(ValueError, match="queries"):
+        adapt.main(replace(cfg, resume=True))
+
+
 def test_a_run_that_has_ended_can_be_resumed(cfg) -> None:
     """A command that was killed in its last second has an index already; it is made anew."""
     run(cfg)

@@ -82,6 +82,8 @@ def test_an_adapter_trains_under_the_fused_head_and_loads_again(
     trained = rows(model.eval())
     assert np.abs(trained - before).max() > 1e-3
     np.testing.assert_allclose(rows(unfuse_splade_head(model)), trained, atol=1e-5)  # another order of sums
+    with pytest.raises(ValueError, match="has an adapter of peft, which is saved without the bias"):
+        lower_bias(model, 1.0)
     model.save_pretrained(str(tmp_path / "adapted"))
     assert (tmp_path / "adapted" / "adapter_config.json").is_file()
     assert not (tmp_path / "adapted" / "model.safetensors").is_file()

@@ -83,6 +83,15 @@ def test_states_and_gradients_are_those_of_the_padded_batch(
     assert min(pieces) < whole / 2
 
 
+def test_padding_on_the_left_is_kept_where_positions_are_learned(fresh: Any) -> None:
+    """They are counted from the beginning of the batch, padding included."""
+    model = fuse_splade_head(fresh())
+    model.tokenizer.padding_side = "left"
+    seen = widths(model)
+    assert_same(model, model.preprocess(TEXTS))
+    assert len(set(seen)) == 1
+
+
 def test_a_training_has_the_losses_of_a_padded_one(fresh: Any, make_trainer: Any, tmp_path: Path) -> None:
     """Six steps of V26 with every term, once with the forward of sentence-transformers."""
 

@@ -266,6 +266,22 @@ def test_a_finished_run_resumed_is_what_training_left(make_best: MakeTrainer, tm
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
 
+def test_the_best_checkpoint_of_a_moved_run_is_found_or_missed_aloud(
+    make_best: MakeTrainer, tmp_path: Path
+) -> None:
+    """The parent logs that it cannot load it, and returns the last model for the best one."""
+    whole = make_best(tmp_path / "old")
+    whole.train()
+    (tmp_path / "old").rename(tmp_path / "new")
+    newest = str(tmp_path / "new" / "checkpoint-6")
+    resumed = make_best(tmp_path / "new")
+    resumed.train(resume_from_checkpoint=newest)
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+    shutil.rmtree(tmp_path / "new" / "checkpoint-2")
+    with pytest.raises(FileNotFoundError, match=r"the best checkpoint .*checkpoint-2 is not there"):
+        make_best(tmp_path / "new").train(resume_from_checkpoint=newest)
+
+
 def test_a_signal_at_the_end_of_an_epoch_keeps_its_evaluation(make_best: MakeTrainer, tmp_path: Path) -> None:
     """The step's checkpoint comes before the epoch's evaluation, which says which model is the best."""
     by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch", "eval_steps": None}

@@ -449,6 +449,20 @@ def no_rows() -> Iterator[dict[str, str]]:
     yield from ()
 
 
+@pytest.mark.parametrize("length", [{"steps": 1}, {"epochs": 1.0}])
+def test_a_training_of_one_step_has_no_warm_up(
+    tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset, length: dict[str, Any]
+) -> None:
+    """Its only step would have the rate 0, and would train nothing without a word."""
+    settings = TrainingSettings(batch_size=8, learning_rate=1e-3, precision="fp32", **length)
+    before = {name: value.clone() for name, value in tiny_dense.state_dict().items()}
+    args = settings.arguments(tmp_path, SentenceTransformerTrainingArguments, save_strategy="no")
+    trainer = DenseTrainer(tiny_dense, InfoNCELoss(tiny_dense), args=args, train_dataset=rows)
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert any(not torch.equal(value, before[name]) for name, value in tiny_dense.state_dict().items())
+
+
 def test_training_without_a_step_is_refused(
     tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
 ) -> None:

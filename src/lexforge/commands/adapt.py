@@ -23,7 +23,7 @@ import random
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -475,9 +475,14 @@ def keep_and_index(
 
 
 def claim(cfg: Config, texts: Mapping[str, str]) -> None:
-    """Open the run directory, or go on in it if the documents are the same."""
-    found = data.digests({"documents": texts.items()})
-    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume, data=found)
+    """Open the run directory, or go on in it if documents, queries and judgements are the same."""
+    parts: dict[str, Iterable[Any]] = {"documents": texts.items()}
+    if cfg.queries is not None:
+        parts["queries"] = adapt.read_queries(cfg.queries, cfg.source)
+    if cfg.judged is not None:
+        judged = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
+        parts |= {f"{name} of --judged": part for name, part in judged.searched_parts(cfg.split).items()}
+    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume, data=data.digests(parts))
 
 
 def numbers_of(results: Mapping[str, evaluation.RetrievalResult]) -> dict[str, dict[str, float]]:

@@ -129,8 +129,8 @@ class CoSENTLoss(EmbeddingLoss):
             )
         first, second = embeddings
         similarities = paired_scores(first, [second], self.similarity)[:, 0]  # [B]
-        # Every rank computes the loss of the joint batch.
-        return cosent(self._compared(similarities), self._compared(labels), self.scale)
+        # Every rank computes the loss of the joint batch. Of several data sets one may have whole numbers.
+        return cosent(self._compared(similarities), self._compared(labels.float()), self.scale)
 
     @property
     def citation(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import torch
+from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -36,7 +37,8 @@ class RowsThatFit:
     """Chooses how many rows of a batch are encoded at once: all of them, or as many as fit into free memory.
 
     What a text costs is measured on the first batch: a few texts of its widest column are encoded as in
-    training, and the bytes that autograd keeps are counted. This is repeated when a batch is wider. The free
+    training, and the bytes that autograd keeps are counted. A model with a `Router` may look queries up or
+    encode them by other layers, so that their column is measured beside the widest one of documents. This is repeated when a batch is wider. The free
     memory is read once, before the first gradient, less what training will still need beside the activations.
     All ranks do what the one with the least memory can do.
 
@@ -66,7 +68,7 @@ class RowsThatFit:
         left = self._budget - self._shared - _VECTORS * self._vector * rows * len(columns)
         needed = self._text * rows * sum(widths) / self._width
         size = rows
-        if needed > left:  # in pieces of equal size, at least two, because one would not be encoded again
+        if needed > max(left, 0.0):  # in pieces of equal size, at least two, because one would not be encoded again
             fitting = int(left / (self._text * own / self._width))
             size = math.ceil(rows / max(2, math.ceil(rows / max(1, fitting))))
         # As often on every rank, or one would wait for the others.
@@ -126,8 +128,13 @@ class RowsThatFit:
         # On all ranks, because a sharded model must be encoded by all; a resumed one may lack its state.
         if widest > over_ranks(self._width, device, "MIN"):
             self._budget = self._budget or memory_for_activations(model, device)
-            kept, self._vector, self._shared = bytes_of_text(model, columns[widths.index(own)])
-            self._text, self._width = kept * widest / own, widest
+            chosen = {widths.index(own)}
+            if len(columns) > 1 and any(isinstance(module, Router) for module in model.modules()):
+                chosen = {0, 1 + widths[1:].index(max(widths[1:]))}
+            found = [(bytes_of_text(model, columns[place]), widths[place]) for place in sorted(chosen)]
+            self._text = max(kept * widest / width for (kept, _, _), width in found)
+            self._vector, self._shared = (max(numbers[at] for numbers, _ in found) for at in (1, 2))
+            self._width = widest
         return widths
 
 

@@ -302,8 +302,11 @@ class NWSLoss(EmbeddingLoss):
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices=True)
-        if not (use_keys or queue_size or use_prototypes):
-            raise ValueError("NWSLoss needs keys, a queue or prototypes; received all of them switched off")
+        if not (use_keys or use_prototypes):
+            raise ValueError(
+                "NWSLoss needs keys or prototypes, because the queue is empty at the first batch; received "
+                "use_keys=False and use_prototypes=False"
+            )
         check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
         agreed_similarity(model, "cosine", loss="NWSLoss")
         similarity = torch.as_tensor(label_similarity, dtype=torch.float32)

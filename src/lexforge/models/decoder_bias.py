@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sentence_transformers import SparseEncoder
 from torch import Tensor
 
-from lexforge.models.structure import splade_decoders
+from lexforge.models.structure import layers_with_adapters, splade_decoders
 
 BANNED_BIAS = -1e4
 """Far below any logit, and finite in float16."""
@@ -32,8 +32,13 @@ def decoder_biases(model: SparseEncoder) -> list[Tensor]:
         A parameter `[V]` of each masked language model: of one, or with a `Router` of several.
 
     Raises:
-        ValueError: If a decoder has no bias.
+        ValueError: If a decoder has no bias, or if the model has an adapter, which is saved without it.
     """
+    if layers_with_adapters(model):
+        raise ValueError(
+            "the model has an adapter of peft, which is saved without the bias of the decoder, so a change of "
+            "this bias would be lost: merge the adapter into the weights of its base first"
+        )
     decoders = splade_decoders(model)
     if any(getattr(decoder, "bias", None) is None for decoder in decoders):
         raise ValueError(

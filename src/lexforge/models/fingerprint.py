@@ -54,8 +54,7 @@ def _adapters(model: BaseModel) -> list[dict[str, Any]]:
     names = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
     return [
         {"layer": name, **{each: getattr(module, each, None) for each in names}}
-        for name, module in model.named_modules()
-        if hasattr(module, "merged_adapters")
+        for name, module in layers_with_adapters(model)
     ]
 
 

@@ -81,6 +81,11 @@ def token_decoder(module: nn.Module) -> Any:
     return owner.linear if isinstance(module, Dense) else owner.model.get_output_embeddings()
 
 
+def layers_with_adapters(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return name and module of each layer that has an adapter of peft, merged or not."""
+    return [(name, module) for name, module in model.named_modules() if hasattr(module, "merged_adapters")]
+
+
 def splade_decoders(model: SparseEncoder) -> list[Any]:
     """Find the decoders of a SPLADE encoder: one, or those of the routes of its `Router`.
 
@@ -219,6 +224,15 @@ def set_max_seq_length(model: BaseModel, max_seq_length: int) -> None:
     model.max_seq_length = max_seq_length  # a Router has it as well, for those who ask the model
 
 
+def learned_positions(model: nn.Module) -> list[nn.Embedding]:
+    """Return the learned embeddings of positions; none of a model with rotary ones."""
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and name.rsplit(".", 1)[-1] in POSITION_EMBEDDINGS
+    ]
+
+
 def freeze_positions(model: nn.Module) -> list[Tensor]:
     """Take the gradient from the learned embeddings of positions.
 
@@ -233,13 +247,7 @@ def freeze_positions(model: nn.Module) -> list[Tensor]:
     Returns:
         The parameters that had a gradient.
     """
-    frozen = [
-        module.weight
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-        and name.rsplit(".", 1)[-1] in POSITION_EMBEDDINGS
-        and module.weight.requires_grad
-    ]
+    frozen = [module.weight for module in learned_positions(model) if module.weight.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
     return frozen

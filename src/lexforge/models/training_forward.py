@@ -109,7 +109,9 @@ class TrainingForward:
         real = mask != 0  # [B, L]
         right = bool(real[:, 0].all())  # the side of the padding
         one_side = right or bool(real[:, -1].all())
-        if not one_side or not _are_rows(features, mask) or not self._may_be_cut():
+        # Behind padding on the left the positions of a part would begin elsewhere.
+        moved = not right and "position_ids" not in features and learned_positions(self.transformer)
+        if not one_side or moved or not _are_rows(features, mask) or not self._may_be_cut():
             return plain(self.transformer, features, **kwargs)
         place = torch.arange(1, mask.shape[1] + 1)  # [L], counted from the side of the text
         lengths, order = (real * (place if right else place.flip(0))).amax(dim=1).sort(stable=True)  # [B]

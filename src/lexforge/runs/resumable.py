@@ -182,9 +182,19 @@ class ResumableTraining(BaseTrainer):
             super()._load_from_checkpoint(checkpoint_path)
 
     def _load_best_model(self) -> None:
-        """Load the best model, and the state of the loss that was trained with it."""
+        """Load the best model, and the state of the loss that was trained with it.
+
+        Raises:
+            FileNotFoundError: If there is no such checkpoint, which the parent would only log.
+        """
+        best = Path(str(self.state.best_model_checkpoint))
+        if not best.is_dir():  # the run directory may have been moved
+            best = Path(str(self.args.output_dir), best.name)
+        if not best.is_dir():
+            raise FileNotFoundError(f"the best checkpoint {self.state.best_model_checkpoint} is not there")
+        self.state.best_model_checkpoint = str(best)
         super()._load_best_model()
-        self.run_state.load_loss(Path(str(self.state.best_model_checkpoint)))
+        self.run_state.load_loss(best)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save both; under FSDP2 the Trainer would also save the sharded model a second time."""

@@ -90,8 +90,10 @@ def average_in_spreads(teachers: Sequence[Run]) -> Run:
             raise ValueError(f"all teachers must score the same candidates; those of {query!r} differ")
         rows = np.array([[scores[query][document] for document in found] for scores in teachers])  # [T, N]
         spread = rows.std(axis=1, keepdims=True)
+        # Equal numbers have a spread of rounding, because their mean is rounded.
+        least = np.finfo(rows.dtype).eps * rows.shape[1] * np.abs(rows).max(axis=1, keepdims=True)
         units = np.divide(
-            rows - rows.mean(axis=1, keepdims=True), spread, out=np.zeros_like(rows), where=spread > 0
+            rows - rows.mean(axis=1, keepdims=True), spread, out=np.zeros_like(rows), where=spread > least
         )
         averaged[query] = dict(zip(found, units.mean(axis=0).tolist(), strict=True))
     return averaged

@@ -11,6 +11,8 @@ from sentence_transformers.base.data_collator import BaseDataCollator
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 
@@ -88,6 +90,13 @@ class AnyLossTraining(BaseTrainer):
         if self.encoder_precision is not None:
             self.add_callback(self.encoder_precision)
         self._check_ranks()
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """Make the schedule of the learning rate; a training of one step has no warm-up, whose rate is 0."""
+        if num_training_steps == 1:
+            self.args.warmup_steps = 0
+        schedule: LRScheduler = super().create_scheduler(num_training_steps, optimizer)
+        return schedule
 
     @property
     def losses(self) -> list[nn.Module]:
