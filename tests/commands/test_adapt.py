@@ -236,7 +236,9 @@ def test_an_interrupted_run_goes_on_over_no_other_queries(
     file = tmp_path / "log.txt"
     file.write_text("how to sort\nhow to read\n")
     judged = tmp_path / "judged"
-    shutil.copytree(documents, judged)
+    texts = {path.name: path.read_text() for path in documents.iterdir()}
+    queries = {f"q{n}": word for n, word in enumerate(WORDS[:6])}
+    write_beir(judged, texts, queries, {"test": {f"q{n}": {f"{n}.md": 1} for n in range(6)}})
     given = {"queries": {"queries": file}, "judged": {"judged": str(judged), "split": "test"}}[changed]
     cfg = replace(cfg, train=replace(cfg.train, save_steps=2), **given)
 

@@ -654,7 +654,11 @@ def test_trains_a_sparse_encoder(tiny_splade, topics) -> None:
         (SIMILARITY, {"queue_size": -4}, "queue.*-4"),
         (SIMILARITY, {"momentum": 1.0}, "momentum"),
         (SIMILARITY, {"use_keys": False}, "alpha must be below 1.*1.0"),
-        (SIMILARITY, {"use_keys": False, "queue_size": 0, "use_prototypes": False}, "needs keys or prototypes"),
+        (
+            SIMILARITY,
+            {"use_keys": False, "queue_size": 0, "use_prototypes": False},
+            "needs keys or prototypes",
+        ),
         (SIMILARITY, {"use_keys": False, "use_prototypes": False, "alpha": 0.5}, "the queue is empty"),
     ],
 )

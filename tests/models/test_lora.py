@@ -13,7 +13,7 @@ from sentence_transformers import SparseEncoder
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.models import build_splade, unfuse_splade_head
+from lexforge.models import build_splade, lower_bias, unfuse_splade_head
 from lexforge.training import SpladeTrainer, TrainingSettings
 
 peft = pytest.importorskip("peft", reason="LoRA needs the package peft (extra dev)")

@@ -301,7 +301,10 @@ class CorpusEncoder:
         Raises:
             ValueError: If the cached file is damaged.
         """
-        key = f"{fingerprint(model)}-{self._corpus_key}"
+        texts = self._corpus_key
+        if torch.is_autocast_enabled(model.device.type):  # by the caller, which gives other vectors
+            texts = text_digest([texts, str(torch.get_autocast_dtype(model.device.type))])
+        key = f"{fingerprint(model)}-{texts}"
         if self._kept is not None and self._kept[0] == key:
             return self._kept[1], False
         path = None if self._cache_dir is None else self._cache_dir / f"{key}.safetensors"

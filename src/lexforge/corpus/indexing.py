@@ -32,7 +32,7 @@ def index_passages(
 ) -> Index:
     """Encode passages and make an index of them, which keeps their texts.
 
-    The vectors lie in `<directory>.vectors` until the index is complete, so the same call goes on where a
+    The vectors lie in `<directory>.unfinished` until the index is complete, so the same call goes on where a
     killed one was.
 
     Args:
@@ -58,7 +58,7 @@ def index_passages(
     # What would fail after the long work is checked before it.
     check_new(directory)
     find_backend(index_name, vectors_are, options)
-    blocks = directory.with_name(f"{directory.name}.vectors")
+    blocks = directory.with_name(f"{directory.name}.unfinished")  # no name that a user gives to vectors
     encode_corpus(
         model,
         {key: passage.joined for key, passage in passages.items()},

@@ -19,12 +19,30 @@ from typing import Any
 import numba
 
 _ONE_AT_A_TIME = threading.Lock()
+_most: int | None = None  # threads of a loop; None is as many as numba has
 _own_process: int | None = None  # the process that ran the first loop, which started the threads
+
+
+def limit_threads(number: int | None) -> None:
+    """Let the loops of `parallel` run on no more than so many threads, whatever thread calls them.
+
+    numba takes every core unless `NUMBA_NUM_THREADS` is set, and its threads wait in a busy loop for a core
+    that another process uses. Whoever gives OpenMP, and so torch, fewer cores means these loops too.
+
+    Args:
+        number: At least 1; None is as many as numba has.
+    """
+    global _most
+    _most = number
 
 
 def threads() -> int:
     """Return how many threads the loops of `parallel` run on in this process."""
-    return 1 if _forked() else numba.get_num_threads()
+    if _forked():
+        return 1
+    if _most is not None and numba.get_num_threads() > _most:
+        numba.set_num_threads(_most)
+    return numba.get_num_threads()
 
 
 @contextmanager
@@ -87,6 +105,7 @@ def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Call
     def run(*arguments: Any) -> Any:
         if _forked():
             return on_one_thread(*arguments)
+        threads()
         with _alone_if_needed():
             return on_threads(*arguments)
 
@@ -105,3 +124,7 @@ def _forked() -> bool:
 def _alone_if_needed() -> AbstractContextManager[Any]:
     numba.get_num_threads()  # starts the threads, so that it is known which kind they are
     return _ONE_AT_A_TIME if numba.threading_layer() == "workqueue" else nullcontext()
+
+
+if "NUMBA_NUM_THREADS" not in os.environ and os.environ.get("OMP_NUM_THREADS", "").isdecimal():
+    limit_threads(max(1, int(os.environ["OMP_NUM_THREADS"])))

@@ -38,9 +38,9 @@ class RowsThatFit:
 
     What a text costs is measured on the first batch: a few texts of its widest column are encoded as in
     training, and the bytes that autograd keeps are counted. A model with a `Router` may look queries up or
-    encode them by other layers, so that their column is measured beside the widest one of documents. This is repeated when a batch is wider. The free
-    memory is read once, before the first gradient, less what training will still need beside the activations.
-    All ranks do what the one with the least memory can do.
+    encode them by other layers, so that their column is measured beside the widest one of documents. This is
+    repeated when a batch is wider. The free memory is read once, before the first gradient, less what
+    training will still need beside the activations. All ranks do what the one with the least memory can do.
 
     The pieces of a batch follow from what was measured before it. So each checkpoint keeps that, and a
     resumed run cuts its batches as the run that it continues.
@@ -68,7 +68,9 @@ class RowsThatFit:
         left = self._budget - self._shared - _VECTORS * self._vector * rows * len(columns)
         needed = self._text * rows * sum(widths) / self._width
         size = rows
-        if needed > max(left, 0.0):  # in pieces of equal size, at least two, because one would not be encoded again
+        if needed > max(
+            left, 0.0
+        ):  # in pieces of equal size, at least two, because one would not be encoded again
             fitting = int(left / (self._text * own / self._width))
             size = math.ceil(rows / max(2, math.ceil(rows / max(1, fitting))))
         # As often on every rank, or one would wait for the others.

@@ -36,7 +36,7 @@ def decoder_biases(model: SparseEncoder) -> list[Tensor]:
     """
     if layers_with_adapters(model):
         raise ValueError(
-            "the model has an adapter of peft, which is saved without the bias of the decoder, so a change of "
+            "the model has an adapter of peft, which is saved without the bias of the decoder. A change of "
             "this bias would be lost: merge the adapter into the weights of its base first"
         )
     decoders = splade_decoders(model)

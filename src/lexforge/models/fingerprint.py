@@ -11,6 +11,7 @@ import torch
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.text_identity import text_digest
+from lexforge.models.structure import layers_with_adapters
 
 
 def fingerprint(model: BaseModel) -> str:
@@ -69,6 +70,10 @@ def _configurations(model: BaseModel) -> list[dict[str, Any]]:
 def _tokenizer_settings(tokenizer: Any) -> list[str]:
     """Return vocabulary and rules of a tokenizer, without the padding and truncation that calls change."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    rules = [str(getattr(backend, name, None)) for name in ("normalizer", "pre_tokenizer", "post_processor")]
-    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
-    return [type(tokenizer).__name__, *rules, text_digest([str(vocabulary)])]
+    if hasattr(backend, "to_str"):  # with what merges pieces of words, which the vocabulary does not tell
+        rules = json.loads(backend.to_str())
+        rules |= {"padding": None, "truncation": None}
+    else:
+        rules = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
+    sides = [str(getattr(tokenizer, name, None)) for name in ("padding_side", "truncation_side")]
+    return [type(tokenizer).__name__, *sides, text_digest([json.dumps(rules, sort_keys=True)])]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +43,10 @@ MAPPED = {f"{name}.npy" for name in CHAINED}
 SEGMENTS_AHEAD = 8  # that wait to be written, in about 300 MB
 
 
+_INDEXES: weakref.WeakSet[InvertedIndex] = weakref.WeakSet()
+_held: list[InvertedIndex] = []  # while the process forks
+
+
 class InvertedIndex:
     """Exact search for the k best sparse, non-negative vectors, in float32, on the threads of numba.
 
@@ -69,6 +75,7 @@ class InvertedIndex:
         self._parts = list(segments_of(empty))
         self._keeper = KeptArrangement()
         self._adding = threading.Lock()  # guards the parts and the ids, which must fit each other
+        _INDEXES.add(self)
 
     @classmethod
     def check_available(cls, **options: Any) -> None:
@@ -290,3 +297,21 @@ class InvertedIndex:
         """
         parts = [of_arrays(**part._asdict()) for part in state["_parts"]]
         self.__dict__ = {**state, "_parts": parts, "_adding": threading.Lock()}
+        _INDEXES.add(self)
+
+
+def _hold() -> None:
+    """Wait until no thread adds to an index: a forked process would find parts and ids that do not fit."""
+    _held.extend(_INDEXES)
+    for index in _held:
+        index._adding.acquire()
+
+
+def _release() -> None:
+    """Let threads of this process add again; a forked one would wait for ever for a thread that it lacks."""
+    while _held:
+        _held.pop()._adding.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)

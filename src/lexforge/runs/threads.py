@@ -72,7 +72,10 @@ def take_cores(local_processes: int) -> int:
     threads = max(1, allowed_cores() // local_processes)
     torch.set_num_threads(threads)
     if "numba" in sys.modules:
+        from lexforge.kernels.parallel import limit_threads
+
         numba = sys.modules["numba"]
+        limit_threads(threads)
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     else:  # numba reads the variable when it is imported, which a process that does not search never does
         os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))

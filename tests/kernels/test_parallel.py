@@ -1,0 +1,28 @@
+"""The threads of compiled loops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [({"OMP_NUM_THREADS": "1"}, 1), ({"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}, 2)],
+)
+def test_loops_take_no_more_cores_than_openmp_may(chosen: dict[str, str], expected: int) -> None:
+    """numba took all cores, and waited for them in a busy loop, where a user had left one to each process."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
+    code = (
+        "import threading; from lexforge.kernels import parallel; found = [parallel.threads()]\n"
+        "thread = threading.Thread(target=lambda: found.append(parallel.threads()))\n"
+        "thread.start(); thread.join(); print(*found)"
+    )
+    environment |= {"NUMBA_NUM_THREADS": "2"} if "NUMBA_NUM_THREADS" in chosen else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | chosen, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(expected)] * 2
