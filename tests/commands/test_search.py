@@ -319,7 +319,7 @@ def test_a_killed_index_of_documents_goes_on_where_it_was(
     ]
     ended = warm.run("-c", [DIES_AFTER_A_BLOCK, *words])
     assert ended == [-signal.SIGKILL], warm.log.read_text()
-    assert [path.name for path in (tmp_path / "index.vectors").glob("block-*")] == [
+    assert [path.name for path in (tmp_path / "index.unfinished").glob("block-*")] == [
         "block-000000.safetensors"
     ]
 
@@ -336,7 +336,7 @@ def test_a_killed_index_of_documents_goes_on_where_it_was(
         index.main(cfg)
     expected = [passage.joined for passage in passages.values()][3:]
     assert sorted(seen) == sorted(AutoTokenizer.from_pretrained(tiny_checkpoint)(expected)["input_ids"])
-    assert not (tmp_path / "index.vectors").exists()
+    assert not (tmp_path / "index.unfinished").exists()
     found = open_index(tmp_path / "index")[0]
     assert found.ids == whole.ids
     # Other batches have other padding, which changes float32 sums.

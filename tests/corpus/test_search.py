@@ -93,7 +93,7 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     found = searcher.answer(["search tree"], 3)[0].terms
     assert {term.term: term.score for term in found} == pytest.approx(query, rel=1e-4)
     assert {term.term for term in found if term.own} == {"search", "tree"}
-    assert not (tmp_path / "moved" / "index.vectors").exists()
+    assert not (tmp_path / "moved" / "index.unfinished").exists()
 
 
 def test_ranks_of_bm25_are_fused(tiny_splade, tmp_path: Path) -> None:

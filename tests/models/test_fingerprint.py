@@ -24,6 +24,8 @@ def changed_weight(model) -> None:
         lambda model: setattr(model[0].auto_model.config, "layer_norm_eps", 0.5),
         lambda model: model.tokenizer.add_tokens(["searching"]),
         lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", None),
+        lambda model: setattr(model.tokenizer.backend_tokenizer.model, "max_input_chars_per_word", 3),
+        lambda model: setattr(model.tokenizer, "truncation_side", "left"),
         lambda model: model.bfloat16(),
     ],
 )

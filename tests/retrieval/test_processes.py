@@ -90,6 +90,26 @@ print("searched")
     )
 
 
+@needs_fork
+def test_a_process_that_is_forked_while_documents_are_added_searches(warm: WarmProcesses) -> None:
+    """It waited for ever for the thread that adds, which it lacks."""
+    run(
+        warm,
+        """
+others = sparse.csr_array(np.random.default_rng(1).integers(0, 3, (200_000, 12)).astype(np.float32))
+thread = threading.Thread(target=index.add, args=(others, [f"other-{i}" for i in range(200_000)]))
+thread.start()
+child = os.fork()
+if child == 0:
+    found = index.search(documents[:1], 5)
+    os._exit(0 if len(found.ids[0]) == 5 and len(index.ids) in (3000, 203_000) else 1)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+print("searched")
+""",
+    )
+
+
 def test_threads_add_while_others_search(tmp_path: Path) -> None:
     """A search joined the parts while another thread appended one: documents were lost, also on the disk.
 

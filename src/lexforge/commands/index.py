@@ -6,8 +6,8 @@
 
 DOCUMENTS are a folder of texts, a file of rows, a folder in BEIR layout, or another name that the recipes
 take. Long documents are divided into passages of what the model reads, at the borders of paragraphs. The
-vectors lie in `INDEX.unfinished` while they are computed, so a killed call goes on where it was when it is made
-again. `lexforge search INDEX` and `lexforge serve --index INDEX` search the index.
+vectors lie in `INDEX.unfinished` while they are computed, so a killed call goes on where it was when it is
+made again. `lexforge search INDEX` and `lexforge serve --index INDEX` search the index.
 
 A large corpus is first encoded by `lexforge encode`, by one process or by many:
 
