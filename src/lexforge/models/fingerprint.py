@@ -11,6 +11,7 @@ import torch
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.text_identity import text_digest
+from lexforge.models.structure import layers_with_adapters
 
 
 def fingerprint(model: BaseModel) -> str:
