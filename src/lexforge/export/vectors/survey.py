@@ -161,9 +161,7 @@ def _recalls(
     total = int(wanted.sum())
     # Sums of float32 depend on their order, hence the margin.
     # A document whose rounded score is 0 is no hit: an engine returns only those that share a term.
-    hits = [
-        np.count_nonzero((kept.scores > 0) & (kept.exact >= last * (1 - 1e-5)), axis=1) for kept in found
-    ]
+    hits = [np.count_nonzero((kept.scores > 0) & (kept.exact >= last * (1 - 1e-5)), axis=1) for kept in found]
     return [float(np.minimum(count, wanted).sum()) / total if total else 1.0 for count in hits]
 
 
