@@ -102,7 +102,10 @@ def test_agrees_with_ir_measures_on_random_runs() -> None:
     ],
 )
 def test_unknown_measures_are_refused(metric: str, message: str) -> None:
-    """pytrec_eval ends the process on a cutoff of 0, and fails on a grade of 0 or beyond 32 bits; a name must fail before any encoding."""
+    """A name must fail before any encoding.
+
+    pytrec_eval ends the process on a cutoff of 0, and fails on a grade of 0 or beyond 32 bits.
+    """
     with pytest.raises(ValueError, match=message):
         evaluate_run({"q1": {"a": 1.0}}, QRELS, [metric])
 

@@ -21,7 +21,7 @@ def test_ranks_decide_and_scores_do_not() -> None:
 
 
 def test_documents_of_the_same_ranks_are_equal() -> None:
-    """The ranks 1, 7, 2 and 2, 1, 7 gave sums that differ in the last bit, because floats were added in turn."""
+    """Added in turn, the terms of the ranks 1, 7, 2 and 2, 1, 7 gave sums that differ in the last bit."""
     fused = reciprocal_rank_fusion([hits("abcdefg"), hits("bhijkla"), hits("manopqb")], 2)
     assert fused.ids == [["a", "b"]]  # as in the first ranking
 

@@ -128,8 +128,8 @@ class Searcher:
     def answer(self, queries: Sequence[str], k: int) -> list[QueryResult]:
         """Find the k best passages of each query, and tell what the model reads in the query.
 
-        With BM25, the best `FUSED_DEPTH` hits of both rankings are fused, so fewer hits are the first of more.
-        A larger k fuses k hits of each, and then the order may differ from that of another k.
+        With BM25, the best `FUSED_DEPTH` hits of both rankings are fused, so fewer hits are the first of
+        more. A larger k fuses k hits of each, and then the order may differ from that of another k.
 
         Args:
             queries: At least one text, none of them blank.

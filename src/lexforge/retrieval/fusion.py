@@ -44,7 +44,7 @@ def reciprocal_rank_fusion(rankings: Sequence[Hits], k: int) -> Hits:
         for ranking in found:
             for rank, document in enumerate(ranking, start=1):
                 terms.setdefault(document, []).append(1 / (RRF_CONSTANT + rank))
-        # `fsum` rounds once, so documents of the same ranks have equal scores in whatever order they are added.
+        # `fsum` rounds once, so documents of the same ranks have equal scores in whatever order.
         total = {document: math.fsum(each) for document, each in terms.items()}
         best = sorted(total, key=lambda document: -total[document])[:wanted]
         ids.append(best)
