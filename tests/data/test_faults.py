@@ -237,6 +237,31 @@ def test_other_loaders_skip_and_tell(tmp_path: Path, caplog: pytest.LogCaptureFi
         load_sts(scored)
 
 
+@pytest.mark.parametrize(("name", "half"), [("x.jsonl", r"\uD800"), ("x.json", r"\udc00")])
+def test_half_of_a_surrogate_pair_is_a_bad_row(name: str, half: str, tmp_path: Path) -> None:
+    """UTF-8 cannot hold it, and a UnicodeEncodeError of the copy in the cache named neither file nor line."""
+    good, bad = r'{"_id": "\\ud800 \ud83d\ude00", "text": "b"}', f'{{"_id": "x{half}", "text": "a"}}'
+    source = write(tmp_path / name, f"{good}\n{bad}\n")
+    where = rf"{name}:2: expected texts that UTF-8 can hold; received .*x\\ud[8c]00"
+    with pytest.raises(DataError, match=where):
+        load_documents(source)
+    rows = f"{good}\n{bad}\n".replace("_id", "query").replace('"text"', '"positive"')
+    pairs = write(tmp_path / f"pairs-{name}", rows)
+    with pytest.raises(DataError, match=where):
+        load_training_data(pairs, [])
+    assert load_documents(source, SKIP) == {"\\ud800 \U0001f600": "b"}
+
+
+@pytest.mark.parametrize("half", [r"\ud800", r"\uDC00"])
+def test_half_of_a_surrogate_pair_in_an_array_is_refused(half: str, tmp_path: Path) -> None:
+    """The reader of arrays leaves the first half out without a word; the second gave no line."""
+    good, bad = r'{"_id": "\\ud800 \ud83d\ude00", "text": "b"}', f'{{"_id": "x{half}", "text": "a"}}'
+    source = write(tmp_path / "bad.json", f"[{good},\n{bad}]")
+    with pytest.raises(DataError, match=r"bad\.json:2: half of a surrogate pair: .*UTF-8 can hold; received"):
+        load_documents(source)
+    assert load_documents(write(tmp_path / "good.json", f"[{good}]")) == {"\\ud800 \U0001f600": "b"}
+
+
 # Encodings and delimiters.
 
 GERMAN = "query;positive\nWie groß ist der Bär?;Er ist sehr groß\nschön;häßlich\n"

@@ -95,11 +95,17 @@ def test_agrees_with_ir_measures_on_random_runs() -> None:
         ("R", "measure 'R'.*cutoff"),
         ("NumQ@5", "NumQ takes no cutoff"),
         ("nDCG(rel=2)@5", "nDCG takes no rel"),
+        ("AP(rel=0)", r"'AP\(rel=0\)'; .* a grade from 1 to 9999"),
+        ("R(rel=0)@10", "a grade from 1 to 9999"),
+        ("P(rel=99999999999)@5", "a grade from 1 to 9999"),
         ("ERR@20", "neither pytrec_eval nor ir-measures itself"),
     ],
 )
 def test_unknown_measures_are_refused(metric: str, message: str) -> None:
-    """pytrec_eval ends the process on a cutoff of 0; a name must fail before any encoding."""
+    """A name must fail before any encoding.
+
+    pytrec_eval ends the process on a cutoff of 0, and fails on a grade of 0 or beyond 32 bits.
+    """
     with pytest.raises(ValueError, match=message):
         evaluate_run({"q1": {"a": 1.0}}, QRELS, [metric])
 

@@ -20,6 +20,12 @@ def test_ranks_decide_and_scores_do_not() -> None:
     assert reciprocal_rank_fusion([hits("ab"), hits("ba")], 2).ids == [["a", "b"]]
 
 
+def test_documents_of_the_same_ranks_are_equal() -> None:
+    """Added in turn, the terms of the ranks 1, 7, 2 and 2, 1, 7 gave sums that differ in the last bit."""
+    fused = reciprocal_rank_fusion([hits("abcdefg"), hits("bhijkla"), hits("manopqb")], 2)
+    assert fused.ids == [["a", "b"]]  # as in the first ranking
+
+
 def test_bad_rankings_are_refused() -> None:
     """Rankings of other queries, none at all, and no hits wanted."""
     with pytest.raises(ValueError, match=r"of the same queries; received rankings of \[1, 2\] queries"):

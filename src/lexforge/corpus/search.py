@@ -26,7 +26,7 @@ from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.settings import IndexName
 
-FUSED_DEPTH = 100  # hits of each ranking that are fused
+FUSED_DEPTH = 1000  # hits of each ranking that are fused, for every k up to it
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,9 @@ class Searcher:
 
     def answer(self, queries: Sequence[str], k: int) -> list[QueryResult]:
         """Find the k best passages of each query, and tell what the model reads in the query.
+
+        With BM25, the best `FUSED_DEPTH` hits of both rankings are fused, so fewer hits are the first of
+        more. A larger k fuses k hits of each, and then the order may differ from that of another k.
 
         Args:
             queries: At least one text, none of them blank.

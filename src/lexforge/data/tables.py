@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import shutil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped
+from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_files import silent
 from lexforge.data.text_tables import (
@@ -47,6 +48,9 @@ from lexforge.storage.files import cache_folder, write_file
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+# An escape of JSON: a surrogate pair, half of one (the group), or any other.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -288,6 +292,7 @@ def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[Te
     """
     if READERS[ending(path)] == "json":
         if _is_no_list_of_lines(path):
+            _refuse_half_pairs(path)
             return TextForm(), None
         found = find_encoding(path)
         return text_form(path, headers, options, options.codec or found.encoding), found
@@ -332,6 +337,20 @@ def _is_no_list_of_lines(path: Path) -> bool:
         return False
     _, first = next(text_records(path, TextForm()), (1, ""))
     return json_object(str(first)) is None
+
+
+def _refuse_half_pairs(path: Path) -> None:
+    """Refuse a file of JSON with half of a surrogate pair, which the reader of `datasets` would leave out."""
+    with whole_data(path), open_bytes(path) as stream:
+        content = stream.read()
+    for escape in _ESCAPE.finditer(content):
+        if escape[1]:
+            line = content.count(b"\n", 0, escape.start()) + 1
+            received = excerpt(content[max(0, escape.start() - 20) : escape.end()].decode(UTF_8, "replace"))
+            raise DataError(
+                f"{path}:{line}: half of a surrogate pair: expected texts that UTF-8 can hold; "
+                f"received {received}"
+            )
 
 
 def _first_row_is_wide(path: Path, form: TextForm) -> bool:

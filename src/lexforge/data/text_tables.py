@@ -299,8 +299,8 @@ def good_records(
     Args:
         path: A text file.
         form: How it is decoded and cut.
-        faults: Counts the lines that are not in the encoding, are no JSON object, have more cells than there
-            are columns, or begin a quoted cell that never ends.
+        faults: Counts the lines that are not in the encoding, are no JSON object, hold half of a surrogate
+            pair, have more cells than there are columns, or begin a quoted cell that never ends.
         fitting: The encoding that fits the lines which are not in the encoding.
 
     Yields:
@@ -327,6 +327,8 @@ def _checked(
         found = json_object(record)
         if found is None:
             return "no JSON object", f"expected a JSON object; received {excerpt(record.strip())}"
+        if "\\u" in record and (wrong := _half_pair(found)):
+            return wrong
         return found
     if record[-1].endswith(_END):
         lines = record[-1].removesuffix(_END).rstrip("\r\n").count("\n")
@@ -341,6 +343,17 @@ def _checked(
             f"expected {width} cells, as in the first line; received {excerpt(record)}",
         )
     return record + [""] * (width - len(record))
+
+
+def _half_pair(record: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return the arguments of `Faults.bad` for an object that UTF-8 cannot hold, or None."""
+    text = json.dumps(record, ensure_ascii=False)
+    try:
+        text.encode(UTF_8)
+    except UnicodeEncodeError as error:
+        received = excerpt(text[max(0, error.start - 20) :])
+        return "half of a surrogate pair", f"expected texts that UTF-8 can hold; received {received}"
+    return None
 
 
 def _not_decoded(text: str, encoding: str, fitting: str) -> tuple[str, ...] | None:

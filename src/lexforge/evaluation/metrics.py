@@ -30,7 +30,7 @@ MULTILABEL_METRICS = (
 )
 """The measures of vectors of texts with several labels; `evaluate_multilabel` describes them."""
 
-_NAME = re.compile(r"(?P<name>\w+)(\(rel=(?P<rel>\d+)\))?(@(?P<cutoff>[1-9]\d*))?")
+_NAME = re.compile(r"(?P<name>\w+)(\(rel=(?P<rel>[1-9]\d{0,3})\))?(@(?P<cutoff>[1-9]\d*))?")
 
 
 @dataclass(frozen=True)
@@ -233,13 +233,16 @@ def read_scores(path: str | Path) -> RunScores:
 def parse_metric(name: str) -> Any:
     """Return the measure of ir-measures for a name: `NAME`, `NAME@cutoff` or `NAME(rel=grade)@cutoff`.
 
+    The grade is from 1 to 9999, as judgements are.
+
     Raises:
         ValueError: If there is no such measure, or neither pytrec_eval nor ir-measures itself computes it.
     """
     match = _NAME.fullmatch(name)
     if match is None or match["name"] not in ir_measures.measures.registry:
         raise ValueError(
-            f"unknown measure {name!r}; allowed are the names of ir-measures, such as nDCG@10, RR@10, R@100"
+            f"unknown measure {name!r}; allowed are the names of ir-measures, such as nDCG@10, RR@10, R@100 "
+            "or P(rel=2)@5, with a grade from 1 to 9999 and a cutoff of at least 1"
         )
     measure = ir_measures.measures.registry[match["name"]]
     for key in ("rel", "cutoff"):

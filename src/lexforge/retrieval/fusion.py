@@ -6,6 +6,7 @@ learning methods" (SIGIR 2009). sentence-transformers has it inside an evaluator
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,10 +40,12 @@ def reciprocal_rank_fusion(rankings: Sequence[Hits], k: int) -> Hits:
         )
     ids, scores = [], []
     for found in zip(*(hits.ids for hits in rankings), strict=True):
-        total: dict[str, float] = {}
+        terms: dict[str, list[float]] = {}
         for ranking in found:
             for rank, document in enumerate(ranking, start=1):
-                total[document] = total.get(document, 0.0) + 1 / (RRF_CONSTANT + rank)
+                terms.setdefault(document, []).append(1 / (RRF_CONSTANT + rank))
+        # `fsum` rounds once, so documents of the same ranks have equal scores in whatever order.
+        total = {document: math.fsum(each) for document, each in terms.items()}
         best = sorted(total, key=lambda document: -total[document])[:wanted]
         ids.append(best)
         scores.append(np.array([total[document] for document in best], np.float32))

@@ -39,7 +39,8 @@ def create_app(
     Args:
         directory: The folder of the index.
         model: The encoder, as a folder or a hub name; None takes the one that the index names.
-        max_k: The largest number of hits of a search.
+        max_k: The largest number of hits of a search. Above `lexforge.corpus.search.FUSED_DEPTH`, the order
+            of a hybrid search may depend on how many hits other clients ask for at the same time.
         max_query_length: The largest number of characters of a query.
         hosts: Names that the Host header of a request may have, in lower case and without a port; None allows
             all names.

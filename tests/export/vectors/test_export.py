@@ -158,7 +158,7 @@ def test_the_recall_is_that_of_a_naive_loop(
         wanted += 10
     assert survey.recall == pytest.approx(found / wanted)
     assert survey.recall < 1 or bits == 24
-    assert survey.asked == "20 queries"
+    assert survey.searched_with == "20 queries"
 
 
 def test_the_smallest_scale_that_keeps_the_ranking_is_taken(store, some_vectors, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_smallest_scale_that_keeps_the_ranking_is_taken(store, some_vectors,
     survey = export_vectors(store(tmp_path / "b", hard, ids), tmp_path / "y", "anserini", terms=TERMS).survey
     assert survey.scale == 500
     assert survey.recall < 0.995
-    assert survey.asked == "4 documents as queries"  # those of the first block
+    assert survey.searched_with == "4 documents as queries"  # those of the first block
 
 
 def test_vectors_of_a_model_searched_by_cosine_have_unit_length(store, some_vectors, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from scipy import sparse
 from lexforge.common.progress import Progress
 from lexforge.common.samples import evenly_spaced
 from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.export.vectors.base import Survey, VectorTarget
+from lexforge.export.vectors.base import Survey, VectorTarget, whole_numbers
 from lexforge.retrieval.vectors import sparse_vectors
 
 K = 10  # the recall is measured over so many documents
 SAMPLE = 200  # queries that the recall is measured with, at most
 ENOUGH = 0.995  # of two scales that reach this recall, the smaller one is taken: its index is smaller
 _ROWS = 4096  # documents scored at once
+_LARGEST = 2**31 - 128  # the largest float32 below 2**31: Java and CIFF hold whole weights in 32 bits
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,12 @@ def survey_vectors(
         The survey.
 
     Raises:
-        ValueError: If the engine cannot hold a document or answer a query.
+        ValueError: If the engine cannot hold a document or answer a query, or if at every scale of an engine
+            of whole numbers the largest weight is too large, or all weights of documents round to 0.
     """
     survey, sample = _limits(corpus, target, queries, show_progress_bar)
     # For whole numbers, all scales are measured in one pass over the corpus.
-    choices = [replace(survey, scale=scale) for scale in target.scales] or [survey]
+    choices = _choices(corpus, target, survey)
     recalls = _recalls(corpus, target, sample, choices, show_progress_bar)
     best = next((i for i, recall in enumerate(recalls) if recall >= ENOUGH), len(recalls) - 1)
     return replace(choices[best], recall=recalls[best])
@@ -102,6 +104,31 @@ def _limits(
     return Survey(len(corpus), width, largest, hardest, most, empty, searched_with=searched_with), sample
 
 
+def _choices(corpus: EncodedCorpus, target: VectorTarget, survey: Survey) -> list[Survey]:
+    """Return the survey with each scale at which the engine holds the weights, or as it is without scales."""
+    if not target.scales:
+        return [survey]
+    name, role = type(target).__name__, "document"
+    heaviest = survey.largest_document
+    if survey.largest_query > heaviest:
+        heaviest, role = survey.largest_query, "query"
+    scales = [scale for scale in target.scales if heaviest * scale <= _LARGEST]
+    if not scales:
+        raise ValueError(
+            f"{corpus.directory}: {name} holds whole numbers up to {_LARGEST}, and weights are multiplied by "
+            f"at least {target.scales[0]}; received a {role} with the weight {heaviest:g}"
+        )
+    largest = np.array([survey.largest_document], np.float32)
+    kept = [scale for scale in scales if whole_numbers(largest, scale).any()]
+    if not kept:
+        raise ValueError(
+            f"{corpus.directory}: every weight of the documents rounds to 0 for {name}, which holds whole "
+            f"numbers: weights are multiplied by at most {scales[-1]}, so the largest must be above "
+            f"{0.5 / scales[-1]:g}; received {survey.largest_document:g}"
+        )
+    return [replace(survey, scale=scale) for scale in kept]
+
+
 def _spread(vectors: sparse.csr_array) -> sparse.csr_array:
     """Return at most `SAMPLE` rows, evenly spread."""
     return vectors[evenly_spaced(vectors.shape[0], SAMPLE)]
@@ -113,7 +140,7 @@ def _recalls(
     """Return, for each choice, the share of the `K` best documents that the rounded numbers find too.
 
     A document counts as found if its exact score reaches the exact score at rank `K`, so it does not matter
-    which of several equal documents a search returns.
+    which of several equal documents a search returns, and its rounded score is above 0.
     """
     rounded_queries = [_with(queries, target.query_weights(queries.data, choice)) for choice in choices]
     best, found = _Best(queries.shape[0]), [_Best(queries.shape[0]) for _ in choices]
@@ -133,7 +160,8 @@ def _recalls(
     ]  # [Q, 1] at rank K
     total = int(wanted.sum())
     # Sums of float32 depend on their order, hence the margin.
-    hits = [np.count_nonzero(kept.exact >= last * (1 - 1e-5), axis=1) for kept in found]
+    # A document whose rounded score is 0 is no hit: an engine returns only those that share a term.
+    hits = [np.count_nonzero((kept.scores > 0) & (kept.exact >= last * (1 - 1e-5)), axis=1) for kept in found]
     return [float(np.minimum(count, wanted).sum()) / total if total else 1.0 for count in hits]
 
 
