@@ -96,19 +96,6 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     assert not (tmp_path / "moved" / "index.unfinished").exists()
 
 
-def test_fewer_fused_hits_are_the_first_of_more(tiny_splade, tmp_path: Path) -> None:
-    """The server searches for the largest k of a batch, which must not move the hits of another client."""
-    generator = np.random.default_rng(0)
-    words = [*"abcdefghijklmnop", *" ".join(TEXTS).split()]
-    texts = {f"d{i}": Passage("", " ".join(generator.choice(words, 8)), f"d{i}") for i in range(400)}
-    tiny_splade.save_pretrained(str(tmp_path / "model"))
-    index_passages(tiny_splade, texts, tmp_path / "index", name=str(tmp_path / "model"))
-    searcher = open_searcher(tmp_path / "index", hybrid=True)
-    for query in ("list of vector", "search tree", "sort a key", "open b file"):
-        few, more = ([hit.id for hit in searcher.search([query], k)[0]] for k in (50, 300))
-        assert few == more[:50]
-
-
 def test_ranks_of_bm25_are_fused(tiny_splade, tmp_path: Path) -> None:
     """Each ranking gives 1 / (60 + rank); a document that both rank high comes first."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))

@@ -371,7 +371,7 @@ def test_a_comma_in_the_header_hides_no_delimiter(mark: str, named: str, tmp_pat
         assert str(raised.value).endswith(f'such as --delimiter "{named}"')
     assert pairs_of(source, SourceOptions(delimiter=named)) == [("ask", "a text")]
     source = write(tmp_path / "y.csv", "frage,antwort\na,b\n")
-    with pytest.raises(DataError, match=r"Name it by --query-column \(columns= in Python\)$"):
+    with pytest.raises(DataError, match=r"(?m)Name it by --query-column \(columns= in Python\)$"):
         load_training_data(source, [])
 
 

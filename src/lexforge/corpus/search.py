@@ -26,7 +26,7 @@ from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.settings import IndexName
 
-FUSED_DEPTH = 1000  # hits of each ranking that are fused, for every k up to it
+FUSED_DEPTH = 100  # hits of each ranking that are fused
 
 
 @dataclass(frozen=True)
