@@ -84,8 +84,8 @@ def resolve(cfg: Config) -> Config:
 
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
-    data.detect_rows(cfg.data)
     cfg.evaluation.check_measure(MEASURES)
+    data.detect_rows(cfg.data)
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:

@@ -119,8 +119,8 @@ def resolve(cfg: Config) -> Config:
 
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
-    data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     cfg.evaluation.check_measure(evaluation.METRICS)
+    data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
         raise ValueError(
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "

@@ -141,8 +141,8 @@ def resolve(cfg: Config) -> Config:
 
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
-    data.detect_rows(cfg.data)
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
+    data.detect_rows(cfg.data)
 
 
 def refuse_equal_labels(texts: data.MultiLabelData) -> None:

@@ -210,8 +210,8 @@ def resolve(cfg: Config) -> Config:
 
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
-    data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     cfg.evaluation.check_measure(evaluation.METRICS)
+    data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     data.check_language(cfg.language)
     check_negatives(cfg.negatives, cfg.teacher_scores)
     check_wanted_terms(
