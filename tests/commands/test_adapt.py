@@ -199,11 +199,8 @@ def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_b
     assert "step 3 of 3" in logged
 
 
-def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
-    """It ends with the model of a run that was never stopped, and goes on over no other documents."""
-    own = cfg.output.with_name("documents")  # one of them is changed below
-    shutil.copytree(cfg.documents, own)
-    cfg = replace(cfg, documents=str(own), train=replace(cfg.train, save_steps=2))
+def run_killed_before_it_is_judged(cfg: adapt.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave what a run leaves that is interrupted after its last step."""
 
     def killed(*_) -> None:
         raise KeyboardInterrupt
@@ -212,6 +209,15 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
         broken.setattr(adapt.adapt, "judge", killed)
         with pytest.raises(KeyboardInterrupt):
             adapt.main(cfg)
+
+
+def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
+    """It ends with the model of a run that was never stopped, and goes on over no other documents."""
+    own = cfg.output.with_name("documents")  # one of them is changed below
+    shutil.copytree(cfg.documents, own)
+    cfg = replace(cfg, documents=str(own), train=replace(cfg.train, save_steps=2))
+
+    run_killed_before_it_is_judged(cfg, monkeypatch)
     with pytest.raises(FileExistsError, match="or resume the run that it holds"):
         adapt.main(cfg)
     text = (own / "3.md").read_text()
@@ -242,13 +248,7 @@ def test_an_interrupted_run_goes_on_over_no_other_queries(
     given = {"queries": {"queries": file}, "judged": {"judged": str(judged), "split": "test"}}[changed]
     cfg = replace(cfg, train=replace(cfg.train, save_steps=2), **given)
 
-    def killed(*_) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(adapt.adapt, "judge", killed)
-        with pytest.raises(KeyboardInterrupt):
-            adapt.main(cfg)
+    run_killed_before_it_is_judged(cfg, monkeypatch)
     if changed == "queries":
         file.write_text("how to sort\nhow to write\n")
     else:

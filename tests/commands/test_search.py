@@ -308,6 +308,8 @@ def test_a_killed_index_of_documents_goes_on_where_it_was(
     """Vectors that were computed before a kill are not computed again, and the index is the same."""
     cfg = index.Config(tmp_path / "index", documents=str(corpus_folder), model=str(tiny_checkpoint))
     index.main(replace(cfg, output=tmp_path / "whole"))
+    (tmp_path / "index.vectors").mkdir()
+    (tmp_path / "index.vectors" / "own.npy").touch()  # of the user
     words = [
         "index",
         "--documents",
@@ -337,6 +339,7 @@ def test_a_killed_index_of_documents_goes_on_where_it_was(
     expected = [passage.joined for passage in passages.values()][3:]
     assert sorted(seen) == sorted(AutoTokenizer.from_pretrained(tiny_checkpoint)(expected)["input_ids"])
     assert not (tmp_path / "index.unfinished").exists()
+    assert (tmp_path / "index.vectors" / "own.npy").is_file()
     found = open_index(tmp_path / "index")[0]
     assert found.ids == whole.ids
     # Other batches have other padding, which changes float32 sums.

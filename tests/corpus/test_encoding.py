@@ -149,6 +149,20 @@ def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
     assert corpus.encode(tiny_splade)[1]
 
 
+def test_vectors_of_an_autocast_are_kept_apart(tiny_dense, tmp_path: Path) -> None:
+    """An evaluation within one took those that were kept in float32, or left its own to the next."""
+    corpus = CorpusEncoder(TEXTS, len(TEXTS), tmp_path)
+    exact, _ = corpus.encode(tiny_dense)
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse, fresh = corpus.encode(tiny_dense)
+        assert fresh
+        assert np.abs(coarse - exact).max() > 1e-4
+        assert not corpus.encode(tiny_dense)[1]
+    again, fresh = corpus.encode(tiny_dense)
+    assert not fresh, "they lie in the folder"
+    np.testing.assert_array_equal(again, exact)
+
+
 def test_the_folder_keeps_the_files_used_last(
     tiny_splade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,3 +26,20 @@ def test_loops_take_no_more_cores_than_openmp_may(chosen: dict[str, str], expect
         [sys.executable, "-c", code], env=environment | chosen, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [str(expected)] * 2
+
+
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_torch_keeps_its_threads_as_numba_starts_its_own(layer: str) -> None:
+    """numba tells OpenMP how many threads it has, and torch took as many: two where one was asked for."""
+    code = (
+        "import torch; torch.set_num_threads(1); torch.get_num_threads()\n"
+        "from lexforge.kernels import parallel\n"
+        "with parallel.at_most(2): print(parallel.threads(), torch.get_num_threads())\n"
+        "parallel.limit_threads(1); print(parallel.threads(), torch.get_num_threads())"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
+    environment |= {"NUMBA_NUM_THREADS": "2", "NUMBA_THREADING_LAYER": layer}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["2", "1", "1", "1"]

@@ -14,6 +14,7 @@ from small_runs import without_dropout
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
 from lexforge.losses.gradient_cache import feature_rows
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, memory_for_activations
+from lexforge.models import build_inference_free
 from lexforge.models.structure import checkpoint_layers
 
 CPU = torch.device("cpu")
@@ -154,6 +155,21 @@ def test_longer_texts_are_measured_when_they_come(tiny_splade, give) -> None:
     assert choose(model, long) == 3
     assert choose(model, short) is None
     assert choose(model, [long[0], short[0]]) == 3, "the rows of a mini-batch fit for the longest column"
+
+
+def test_queries_that_are_looked_up_keep_nothing_and_documents_are_measured(tiny_splade, give) -> None:
+    """The widest column was measured alone, though its texts may be looked up: a division by 0."""
+    model = build_inference_free(tiny_splade, np.linspace(0.1, 2, len(tiny_splade.tokenizer))).train()
+    queries = model.preprocess(["sort a list of " * 6] * 8, task="query")
+    documents = model.preprocess(["sort"] * 8, task="document")
+    kept, vector, shared = bytes_of_text(model, documents)
+    assert documents["input_ids"].shape[1] < queries["input_ids"].shape[1]
+    give(model, kept * 3.5 * 2 + shared + 4 * vector * 16)
+    assert RowsThatFit()(model, [queries, documents]) in (1, 2, 3)
+    give(model, 1e12)
+    assert RowsThatFit()(model, [queries, documents]) is None
+    give(model, 0.0)
+    assert RowsThatFit()(model, [queries]) is None, "pieces would free nothing"
 
 
 def test_a_resumed_run_goes_by_what_was_measured_before(tiny_splade, give) -> None:

@@ -14,10 +14,14 @@ from lexforge.runs import threads
 from lexforge.runs.threads import allowed_cores, take_cores, threads_were_set
 
 SCRIPT = """
-import sys, torch, numba
+import sys, torch
+if "searches" in sys.argv:
+    from lexforge.kernels import parallel
+    parallel.threads()
 from lexforge.runs.processes import join_processes
 join_processes()
-print(torch.get_num_threads(), numba.get_num_threads())
+from lexforge.kernels import parallel
+print(torch.get_num_threads(), parallel.threads())
 """
 # Sets one thread, as `accelerate launch` and torchrun do where the user has set nothing.
 LAUNCHER = """
@@ -70,21 +74,24 @@ def test_the_choice_of_the_user_is_known(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process how its parent was started")
+@pytest.mark.parametrize("before", ["", "searches"])
 @pytest.mark.parametrize("chosen", [None, pytest.param("1", marks=pytest.mark.slow)])
-def test_one_thread_that_a_launcher_has_set_is_not_the_users(tmp_path: Path, chosen: str | None) -> None:
-    """Without this, the documented command would use one core of any machine."""
+def test_one_thread_that_a_launcher_has_set_is_not_the_users(
+    tmp_path: Path, chosen: str | None, before: str
+) -> None:
+    """Without this, the documented command would use one core of any machine.
+
+    Compiled loops take as many, also where the process has searched before it joins the others.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
     environment |= {} if chosen is None else {"OMP_NUM_THREADS": chosen}
     launcher = tmp_path / "torchrun"
     launcher.write_text(LAUNCHER)
-    command = [sys.executable, str(launcher), str(script)]
+    command = [sys.executable, str(launcher), str(script), before]
     told = subprocess.check_output(command, text=True, env=environment).split()
-    if chosen is None:
-        assert int(told[0]) == allowed_cores()
-    else:
-        assert told[0] == "1"
+    assert told == [str(allowed_cores()) if chosen is None else "1"] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,10 @@ Threads do not survive a fork. With GNU OpenMP, which numba usually finds on Lin
 soon as it asks for them, so every forked process runs its loops on one thread. Where numba finds neither
 OpenMP nor TBB, its threads serve one loop at a time, and two loops at once end the process; the second one
 waits here.
+
+numba and torch share one OpenMP. As its threads start, numba tells OpenMP their number, and the thread that
+starts them would have torch take as many from then on. So they are started by a thread that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -20,28 +24,28 @@ import numba
 
 _ONE_AT_A_TIME = threading.Lock()
 _most: int | None = None  # threads of a loop; None is as many as numba has
-_own_process: int | None = None  # the process that ran the first loop, which started the threads
 
 
-def limit_threads(number: int | None) -> None:
+def limit_threads(number: int) -> None:
     """Let the loops of `parallel` run on no more than so many threads, whatever thread calls them.
 
     numba takes every core unless `NUMBA_NUM_THREADS` is set, and its threads wait in a busy loop for a core
     that another process uses. Whoever gives OpenMP, and so torch, fewer cores means these loops too.
 
     Args:
-        number: At least 1; None is as many as numba has.
+        number: At least 1.
     """
     global _most
     _most = number
+    if not _forked():  # the calling thread may have had a lower limit before
+        numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
 
 
 def threads() -> int:
     """Return how many threads the loops of `parallel` run on in this process."""
     if _forked():
         return 1
-    if _most is not None and numba.get_num_threads() > _most:
-        numba.set_num_threads(_most)
+    _apply_limit()
     return numba.get_num_threads()
 
 
@@ -105,26 +109,37 @@ def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Call
     def run(*arguments: Any) -> Any:
         if _forked():
             return on_one_thread(*arguments)
-        threads()
+        _apply_limit()
         with _alone_if_needed():
             return on_threads(*arguments)
 
     return run
 
 
+def _apply_limit() -> None:
+    """Give the calling thread no more threads than `limit_threads` allows; numba counts for each thread."""
+    if _most is not None and numba.get_num_threads() > _most:
+        numba.set_num_threads(_most)
+
+
 def _forked() -> bool:
-    """Return whether this process was forked from one that has run a loop."""
-    global _own_process
-    if _own_process is None:
-        _own_process = os.getpid()
-    return _own_process != os.getpid()
+    """Return whether this process was forked from the one that started the threads, which lacks them."""
+    return _process_of_threads() != os.getpid()
+
+
+@functools.cache
+def _process_of_threads() -> int:
+    """Start the threads of numba, and return the process that has them."""
+    starter = threading.Thread(target=numba.get_num_threads)
+    starter.start()
+    starter.join()
+    return os.getpid()
 
 
 @functools.cache
 def _alone_if_needed() -> AbstractContextManager[Any]:
-    numba.get_num_threads()  # starts the threads, so that it is known which kind they are
     return _ONE_AT_A_TIME if numba.threading_layer() == "workqueue" else nullcontext()
 
 
 if "NUMBA_NUM_THREADS" not in os.environ and os.environ.get("OMP_NUM_THREADS", "").isdecimal():
-    limit_threads(max(1, int(os.environ["OMP_NUM_THREADS"])))
+    _most = max(1, int(os.environ["OMP_NUM_THREADS"]))

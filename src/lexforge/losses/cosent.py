@@ -129,8 +129,10 @@ class CoSENTLoss(EmbeddingLoss):
             )
         first, second = embeddings
         similarities = paired_scores(first, [second], self.similarity)[:, 0]  # [B]
-        # Every rank computes the loss of the joint batch. Of several data sets one may have whole numbers.
-        return cosent(self._compared(similarities), self._compared(labels.float()), self.scale)
+        # Every rank computes the loss of the joint batch. They send one type, though of several data sets
+        # one may have whole numbers, and the widest, because close labels must not become equal.
+        labels = self._compared(labels.double()) if self.gather_across_devices else labels
+        return cosent(self._compared(similarities), labels, self.scale)
 
     @property
     def citation(self) -> str:

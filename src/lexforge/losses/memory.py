@@ -68,11 +68,11 @@ class RowsThatFit:
         left = self._budget - self._shared - _VECTORS * self._vector * rows * len(columns)
         needed = self._text * rows * sum(widths) / self._width
         size = rows
-        if needed > max(
-            left, 0.0
-        ):  # in pieces of equal size, at least two, because one would not be encoded again
-            fitting = int(left / (self._text * own / self._width))
-            size = math.ceil(rows / max(2, math.ceil(rows / max(1, fitting))))
+        # Pieces of equal size, and at least two, because one would not be encoded again. Where texts keep
+        # nothing, as those that are looked up, pieces would free nothing.
+        if needed > left and self._text:
+            fitting = max(1, int(left / (self._text * own / self._width)))
+            size = math.ceil(rows / max(2, math.ceil(rows / fitting)))
         # As often on every rank, or one would wait for the others.
         size = over_ranks(size, device, "MIN")
         if size == rows:
@@ -130,12 +130,15 @@ class RowsThatFit:
         # On all ranks, because a sharded model must be encoded by all; a resumed one may lack its state.
         if widest > over_ranks(self._width, device, "MIN"):
             self._budget = self._budget or memory_for_activations(model, device)
-            chosen = {widths.index(own)}
+            measured = [columns[widths.index(own)]]
             if len(columns) > 1 and any(isinstance(module, Router) for module in model.modules()):
-                chosen = {0, 1 + widths[1:].index(max(widths[1:]))}
-            found = [(bytes_of_text(model, columns[place]), widths[place]) for place in sorted(chosen)]
-            self._text = max(kept * widest / width for (kept, _, _), width in found)
-            self._vector, self._shared = (max(numbers[at] for numbers, _ in found) for at in (1, 2))
+                measured = [columns[0], columns[1 + widths[1:].index(max(widths[1:]))]]
+            self._text = self._vector = self._shared = 0.0
+            for column in measured:
+                text, vector, shared = bytes_of_text(model, column)
+                self._text = max(self._text, text * widest / column["input_ids"].shape[1])
+                self._vector = max(self._vector, vector)
+                self._shared = max(self._shared, shared)
             self._width = widest
         return widths
 

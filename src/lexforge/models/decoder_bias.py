@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sentence_transformers import SparseEncoder
 from torch import Tensor
 
-from lexforge.models.structure import layers_with_adapters, splade_decoders
+from lexforge.models.structure import layers_with_adapters, splade_decoders, splade_transformers
 
 BANNED_BIAS = -1e4
 """Far below any logit, and finite in float16."""
@@ -32,14 +32,18 @@ def decoder_biases(model: SparseEncoder) -> list[Tensor]:
         A parameter `[V]` of each masked language model: of one, or with a `Router` of several.
 
     Raises:
-        ValueError: If a decoder has no bias, or if the model has an adapter, which is saved without it.
+        ValueError: If a decoder has no bias, or if it belongs to a transformer with an adapter, which is
+            saved without it.
     """
-    if layers_with_adapters(model):
-        raise ValueError(
-            "the model has an adapter of peft, which is saved without the bias of the decoder. A change of "
-            "this bias would be lost: merge the adapter into the weights of its base first"
-        )
     decoders = splade_decoders(model)
+    for transformer in splade_transformers(model):
+        if layers_with_adapters(transformer) and not set(decoders).isdisjoint(transformer.modules()):
+            raise ValueError(
+                "the model has an adapter of peft, which is saved without the bias of the decoder, so that a "
+                "change of this bias would be lost. Load the base of the adapter anew, call "
+                "peft.PeftModel.from_pretrained(base.transformers_model, ADAPTER).merge_and_unload(), and "
+                "change the base"
+            )
     if any(getattr(decoder, "bias", None) is None for decoder in decoders):
         raise ValueError(
             "the decoder of this masked language model has no bias that could be shifted (for ModernBERT, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,9 +41,13 @@ ARRAYS = Postings._fields[1:]  # the first field is the block size, a number
 MAPPED = {f"{name}.npy" for name in CHAINED}
 SEGMENTS_AHEAD = 8  # that wait to be written, in about 300 MB
 
-
-_INDEXES: weakref.WeakSet[InvertedIndex] = weakref.WeakSet()
-_held: list[InvertedIndex] = []  # while the process forks
+# Guards the parts and the ids of every index, which must fit each other. A process that is forked while a
+# thread adds would find some that do not, and wait for ever for a thread that it lacks; so it waits before.
+_CHANGING = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_CHANGING.acquire, after_in_parent=_CHANGING.release, after_in_child=_CHANGING.release
+    )
 
 
 class InvertedIndex:
@@ -74,8 +77,6 @@ class InvertedIndex:
         empty = sparse.csr_array(np.zeros((0, num_terms), np.float32))
         self._parts = list(segments_of(empty))
         self._keeper = KeptArrangement()
-        self._adding = threading.Lock()  # guards the parts and the ids, which must fit each other
-        _INDEXES.add(self)
 
     @classmethod
     def check_available(cls, **options: Any) -> None:
@@ -123,13 +124,13 @@ class InvertedIndex:
                 id is in the index already.
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
-        with self._adding:
+        with _CHANGING:
             self._ids.check(ids, vectors.shape[0])
             # The number of the first documents decides how large the blocks are.
-            block_size = self._parts[0].block_size if len(self) else None
-            segments = list(segments_of(vectors, block_size))
-            self._parts = [*self._parts, *segments] if len(self) else segments
-            self._ids.extend(ids)
+            before = self._parts if len(self) else []
+            segments = list(segments_of(vectors, before[0].block_size if before else None))
+            self._ids.extend(ids)  # first, because a search of one part does not wait
+            self._parts = [*before, *segments]
 
     def search(self, queries: SparseMatrix, k: SupportsIndex) -> Hits:
         """Find the k documents of highest score for each query.
@@ -178,8 +179,8 @@ class InvertedIndex:
         Raises:
             FileExistsError: If the directory is not empty.
         """
-        with self._adding:
-            parts = list(self._parts)
+        with _CHANGING:
+            parts = self._parts
         documents = sum(part.num_documents for part in parts)  # more may be added meanwhile
         with new_directory(directory) as path:
             with PostingsFiles(path) as files:
@@ -282,36 +283,16 @@ class InvertedIndex:
 
     def postings(self) -> Postings:
         """Return the postings of all documents, joined into one set first where several calls added them."""
-        with self._adding:
-            self._parts = [join_postings(self._parts)]
-            return self._parts[0]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: everything but the lock, which belongs to this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_adding"}
+        parts = self._parts  # a list that never changes: others take its place
+        if len(parts) > 1:
+            with _CHANGING:
+                self._parts = parts = [join_postings(self._parts)]
+        return parts[0]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was pickled, with a lock of its own.
+        """Take what was pickled, with arrays that cannot be written to.
 
-        Unpickled arrays can be written to, and the search would be compiled once more for such arrays.
+        The search would be compiled once more for arrays that can be.
         """
         parts = [of_arrays(**part._asdict()) for part in state["_parts"]]
-        self.__dict__ = {**state, "_parts": parts, "_adding": threading.Lock()}
-        _INDEXES.add(self)
-
-
-def _hold() -> None:
-    """Wait until no thread adds to an index: a forked process would find parts and ids that do not fit."""
-    _held.extend(_INDEXES)
-    for index in _held:
-        index._adding.acquire()
-
-
-def _release() -> None:
-    """Let threads of this process add again; a forked one would wait for ever for a thread that it lacks."""
-    while _held:
-        _held.pop()._adding.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
+        self.__dict__ = {**state, "_parts": parts}

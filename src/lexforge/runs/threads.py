@@ -74,9 +74,7 @@ def take_cores(local_processes: int) -> int:
     if "numba" in sys.modules:
         from lexforge.kernels.parallel import limit_threads
 
-        numba = sys.modules["numba"]
         limit_threads(threads)
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     else:  # numba reads the variable when it is imported, which a process that does not search never does
         os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
     # Several processes of one run start at the same time and would take one another for others.

@@ -192,12 +192,10 @@ def _documents(
                 faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
                 continue
             texts = {part: cells.get(part, "") for part in ("title", "text")}
-            good = False
             with faults.reading(where):
                 require_texts("", **texts)
-                good = True
-            if good:
                 known.add(key)
+            if key in known:
                 yield where, key, texts["title"], texts["text"]
     notes += faults.finish()
 
