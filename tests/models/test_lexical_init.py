@@ -21,6 +21,13 @@ VERBS = "reads files|returns keys|raises errors|sorts values|검색을 한다|�
 ENDS = "quickly|with care|on request|twice|in order|오늘".split("|")
 TEXTS = [f"{s} {v} {e}." for s, v, e in itertools.product(SUBJECTS, VERBS, ENDS)] + ["Café Zürich"] * 2
 
+NOUNS, PARTICLES = "대학교|도서관|박물관|연구소|시청".split("|"), "은|을|에서|의".split("|")
+KOREAN = [
+    f"{noun}{particle} {verb}"
+    for noun, particle, verb in itertools.product(NOUNS, PARTICLES, "열린다|닫는다|본다".split("|"))
+]
+RARE = [chr(ord("가") + 97 * place) for place in range(60)]  # characters too rare for a probability
+
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -108,14 +115,7 @@ def test_more_occurrences_and_shorter_texts_weigh_more(backbone: Path) -> None:
 
 def test_korean_takes_pieces_that_leave_particles_apart(tmp_path: Path) -> None:
     """A noun matches itself with another particle, which whole words do not."""
-    nouns = "대학교|도서관|박물관|연구소|시청".split("|")
-    texts = [
-        f"{noun}{particle} {verb}"
-        for noun in nouns
-        for particle in "은|을|에서|의".split("|")
-        for verb in "열린다|닫는다|본다".split("|")
-    ]
-    build_lexical_backbone(texts, tmp_path / "backbone", vocab_size=80, max_seq_length=32)
+    build_lexical_backbone(KOREAN, tmp_path / "backbone", vocab_size=80, max_seq_length=32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "backbone")
     assert tokenizer.tokenize("대학교은")[0] == tokenizer.tokenize("대학교에서")[0] == "대학교"
     assert tokenizer.convert_ids_to_tokens(tokenizer("시청을")["input_ids"])[
@@ -137,15 +137,16 @@ def test_every_part_of_it_trains(backbone: Path) -> None:
     assert [name for name in silent if "key.bias" not in name] == []
 
 
-def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("texts", [TEXTS, [*KOREAN, *map("{}가 본다".format, RARE)]])
+def test_the_same_seed_gives_the_same_weights(tmp_path: Path, texts: list[str]) -> None:
     """A run can be repeated, whatever was drawn before it, and the caller's random state is left alone."""
     settings = {"vocab_size": 200, "hidden_size": 64, "max_seq_length": 16}
     state = torch.get_rng_state()
-    first = build_lexical_backbone(TEXTS, tmp_path / "first", **settings)
+    first = build_lexical_backbone(texts, tmp_path / "first", **settings)
     assert torch.equal(torch.get_rng_state(), state)
     torch.randn(3)
-    second = build_lexical_backbone(TEXTS, tmp_path / "second", **settings)
-    other = build_lexical_backbone(TEXTS, tmp_path / "other", seed=1, **settings)
+    second = build_lexical_backbone(texts, tmp_path / "second", **settings)
+    other = build_lexical_backbone(texts, tmp_path / "other", seed=1, **settings)
     weights = [(folder / "model.safetensors").read_bytes() for folder in (first, second, other)]
     assert weights[0] == weights[1] != weights[2]
     assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()

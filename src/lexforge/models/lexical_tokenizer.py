@@ -10,6 +10,7 @@ Source: Kudo, "Subword Regularization" (arXiv:1804.10959), section 3.2, for the 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast
 from lexforge.common.cjk import mostly_cjk
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_STEP = 1e-4  # between the log probabilities that the Unigram trainer gives to characters without one
 _ALPHABET = 4000  # the number of characters that are kept; rarer ones (rare Han, emoji) become [UNK]
 
 
@@ -55,12 +57,44 @@ def _train_unigram(texts: Sequence[str], vocab_size: int, max_seq_length: int) -
         vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS], unk_token="[UNK]", show_progress=False
     )
     pieces.train_from_iterator(texts, trainer)
+    vocabulary = json.loads(pieces.to_str())["model"]["vocab"]
+    pieces.model = models.Unigram(_in_one_order(vocabulary), SPECIAL_TOKENS.index("[UNK]"))
     ends = [(token, pieces.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     pieces.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
     names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
     return PreTrainedTokenizerFast(tokenizer_object=pieces, model_max_length=max_seq_length, **names)
+
+
+def _in_one_order(vocabulary: list[list[Any]]) -> list[tuple[str, float]]:
+    """Return the pieces of the Unigram trainer in the same order after each training on the same texts.
+
+    The trainer adds up in random order, so that the last digits of a log probability differ, and numbers the
+    pieces by it. Characters that have none of their own get the lowest one, and `_STEP` more each, in random
+    order; here they get those in the order of characters.
+
+    Args:
+        vocabulary: Piece and log probability, of which the special tokens stand first.
+
+    Returns:
+        The same pieces, the special tokens first, the others by falling log probability.
+    """
+    special, others = vocabulary[: len(SPECIAL_TOKENS)], vocabulary[len(SPECIAL_TOKENS) :]
+    others.sort(key=lambda piece: piece[1])
+    level = 0
+    without: list[int] = []  # places of the characters without a log probability of their own
+    for place, (name, score) in enumerate(others):
+        above = (score - others[0][1]) / _STEP - level
+        if above > 1.001:
+            break
+        if len(name) == 1 and min(abs(above), abs(above - 1)) < 0.001:
+            without.append(place)
+            level += round(above)
+    for place, name in zip(without, sorted(others[place][0] for place in without), strict=True):
+        others[place][0] = name
+    ordered = sorted((-round(score, 9), name) for name, score in others)
+    return [*map(tuple, special), *((name, -score) for score, name in ordered)]
 
 
 def _train_wordpiece(texts: Sequence[str], vocab_size: int, max_seq_length: int) -> BertTokenizer:
