@@ -37,6 +37,7 @@ def test_a_teacher_that_is_nowhere_is_refused() -> None:
         (None, Path("s"), Path("c"), True, "--teacher-cache c would be ignored"),
         ("lsa", Path("s"), None, True, "pass --teacher or --teacher-scores"),
         ("bm25", None, Path("c"), True, "--teacher-cache c would be ignored; leave it out, or name"),
+        ("none", None, None, True, "A run without one takes --loss.distillation-weight 0"),
     ],
 )
 def test_an_option_that_the_run_would_ignore_is_an_error(

@@ -32,7 +32,7 @@ from lexforge.storage.files import remove_leftovers
 # Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
 _WARM, TIMED = 8, 64
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
-SAMPLE = 2000  # documents whose active terms are counted at most
+COUNTED_DOCUMENTS = 2000  # documents whose active terms are counted at most
 CACHE_BYTES = 10_000_000_000  # of the files of vectors in a cache folder
 # Only files with these names are ever deleted from a cache folder.
 _CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
@@ -163,7 +163,8 @@ def active_document_frequency(
 
     Args:
         model: A SPLADE encoder.
-        documents: The collection, one text per document; at least one. At most `SAMPLE` are encoded.
+        documents: The collection, one text per document; at least one. At most `COUNTED_DOCUMENTS` are
+            encoded.
 
     Returns:
         `[V]` int64 and the number of documents that were encoded.
@@ -173,7 +174,7 @@ def active_document_frequency(
     """
     if not documents:
         raise ValueError("there must be at least one document; received none")
-    places = evenly_spaced(len(documents), SAMPLE)
+    places = evenly_spaced(len(documents), COUNTED_DOCUMENTS)
     vectors = encode(model, [documents[place] for place in places], "document")  # CSR [sample, V]
     # A stored entry of a SPLADE vector is above 0, so the entries of a column count its documents.
     return np.bincount(vectors.indices, minlength=vectors.shape[1]).astype(np.int64), len(places)

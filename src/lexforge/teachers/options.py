@@ -41,7 +41,7 @@ def check_teacher(
     Raises:
         ValueError: If a teacher and scores are both given, if one of the options is given to a run without
             distillation, if a cache is given beside scores or BM25, which need none, or if the name of the
-            teacher is that of a file.
+            teacher is that of a file, or `none`.
         FileNotFoundError: If neither a folder, the hub nor its cache has the teacher.
     """
     if named is not None and scores is not None:
@@ -60,6 +60,11 @@ def check_teacher(
             "leave it out"
         )
     name = named or of_preset
+    if name.lower() == "none":  # as in `--negatives none`; the hub would be asked for a model of that name
+        raise ValueError(
+            f"--teacher names a teacher; received {name!r}. A run without one takes "
+            "--loss.distillation-weight 0"
+        )
     if cache is not None and name == BM25:
         raise ValueError(
             f"the teacher {BM25} scores texts as they come, so --teacher-cache {cache} would be ignored; "
