@@ -117,6 +117,21 @@ def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint,
     assert "1.0000 -> " in capsys.readouterr().out
 
 
+def test_queries_that_are_documents_are_left_out_of_both_runs(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """A model that was held against its own run, which holds each query first, was better with p = 0."""
+    texts = {
+        f"d{n}": text for n, text in enumerate(["sort a list", "sort the list", "open a file", "a file"])
+    }
+    qrels = {"test": {"d0": {"d1": 1}, "d2": {"d3": 1}}}
+    write_beir(tmp_path / "data", texts, {name: texts[name] for name in qrels["test"]}, qrels)
+    report, run = tmp_path / "report.json", tmp_path / "run.trec"
+    config = evaluate.Config(str(tiny_checkpoint), str(tmp_path / "data"), metrics=("RR@10",), run=run)
+    evaluate.main(config)
+    evaluate.main(replace(config, exclude_self=True, compare=run, run=None, json=report))
+    compared = json.loads(report.read_text())["comparison"]["RR@10"]
+    assert compared["difference"] == 0
+
+
 def finished(run: Path, data: Path, splits: list[str] | None = None, **source: Any) -> Path:
     """A run directory without a model, which was measured on data and found the positives of its test."""
     if data.is_dir():

@@ -10,7 +10,14 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lexforge.data import DataError, SourceOptions, load_label_sets, load_sts, load_training_data
+from lexforge.data import (
+    DataError,
+    SourceOptions,
+    load_documents,
+    load_label_sets,
+    load_sts,
+    load_training_data,
+)
 from lexforge.settings import StsOptions
 
 datasets = pytest.importorskip("datasets")
@@ -191,3 +198,43 @@ def test_a_download_that_was_cut_is_told(tmp_path: Path, ending: str, codec: str
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=f"{path.name}.*broken gzip data"):
         load_training_data(str(path), [])
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ({}, {"title": "late"}),
+        ({"title": None}, {"title": "late"}),
+        ({"meta": None}, {"meta": {"lang": "en"}}),
+        ({"meta": {"lang": "en"}}, {"meta": {"lang": "en", "site": "a"}}),
+        ({"tags": []}, {"tags": ["a"]}),
+        ({"year": 2001}, {"year": "unknown"}),
+        ({"year": 2001}, {"year": 2**80}),
+        ({"date": "2021-01-01"}, {"date": "n.d."}),
+    ],
+)
+def test_a_column_may_come_or_change_late_in_json_lines(
+    first: dict[str, object], last: dict[str, object], tmp_path: Path
+) -> None:
+    """`datasets` fixes the columns by the first ten megabytes, and refused longer files for their length."""
+    texts = {f"a{n}": f"number {n} {'word ' * 300_000}" for n in range(8)}
+    rows = [{"_id": name, "text": text} | first for name, text in texts.items()]
+    rows.append({"_id": "b", "text": "the last"} | last)
+    path = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    found = load_documents(str(path))
+    assert [*found] == [*texts, "b"]
+    assert found["b"].endswith("the last")
+    assert ("late" in found["b"]) == ("title" in last)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.zst", "array.json", "several lines.json"])
+def test_texts_that_look_like_dates_stay_texts(name: str, tmp_path: Path) -> None:
+    """`datasets` made a time of the id 2021-01-01, and of an answer that is a date."""
+    rows = [
+        {"_id": f"2021-01-0{n}", "title": f"2020-12-3{n}", "text": f"the cat {n}", "seen": ["2021-01-01"]}
+        for n in (0, 1)
+    ]
+    lines = "\n".join(json.dumps(row, indent=1 if "several" in name else None) for row in rows)
+    path = write(tmp_path / name, json.dumps(rows) if "array" in name else lines)
+    found = load_documents(str(path))
+    assert found == {"2021-01-00": "2020-12-30 the cat 0", "2021-01-01": "2020-12-31 the cat 1"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
 import shutil
 from array import array
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
+from lexforge.data.json_rows import holds_dates, objects_of, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_files import silent
@@ -226,6 +226,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
             table = Table(rows, Origin(str(path), form))
+            if not form.delimiter and holds_dates(rows.features.arrow_schema):
+                table = _with_texts_for_dates(path, form, faults)
         except DataError:
             if _is_no_list_of_lines(path):
                 raise
@@ -234,7 +236,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 form = text_form(path, headers, options, found.encoding)
             before = faults.rows
             table = _readable_rows(path, form, faults, found.fitting)
-            if form.encoding == UTF_8 and faults.rows == before:
+            if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
                 raise  # no line is wrong
     if table is None:
         table = _readable_rows(path, form, faults, found.fitting if found else "")
@@ -365,27 +367,50 @@ def _first_row_is_wide(path: Path, form: TextForm) -> bool:
     return len(next(rows, [])) > len(form.header)
 
 
+def _with_texts_for_dates(path: Path, form: TextForm, faults: Faults) -> Table:
+    """Open a file of JSON in which `datasets` took texts for dates."""
+    if not _is_no_list_of_lines(path):
+        return _readable_rows(path, form, faults, "")
+    import datasets
+
+    def objects() -> Iterator[dict[str, Any]]:
+        with whole_data(path), open_bytes(path) as stream:
+            yield from objects_of(stream.read().decode("utf-8-sig"))
+
+    copy = _copy_of(path, "dates", ".arrow")
+    if not copy.is_file():
+        write_file(copy, lambda place: write_objects(objects, place))
+    return Table(datasets.Dataset.from_file(str(copy)), Origin(str(path), form))
+
+
 def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> Table:
     """Open the lines of a text file that can be read, from a copy in the cache that has no others."""
     lines = array("q", (line for line, _ in good_records(path, form, faults, fitting)))
     if not lines:
         faults.refuse_nothing_left()
 
-    def write(place: Path) -> None:
-        records = (record for _, record in good_records(path, form, Faults(str(path))))
-        with place.open("w", encoding="utf-8", newline="") as out:
-            if form.delimiter:
-                writer = csv.writer(out, lineterminator="\n")
-                writer.writerow(form.header)
-                writer.writerows(record for record in records if isinstance(record, list))
-            else:
-                out.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    import datasets
 
-    copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".jsonl")
+    def records() -> Iterator[Any]:
+        return (record for _, record in good_records(path, form, Faults(str(path))))
+
+    def write(place: Path) -> None:
+        if not form.delimiter:
+            write_objects(records, place)
+            return
+        with place.open("w", encoding="utf-8", newline="") as out:
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(form.header)
+            writer.writerows(records())
+
+    copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".arrow")
     if not copy.is_file():
         write_file(copy, write)
-    plain = form._replace(encoding=UTF_8, delimiter=form.delimiter and ",", quoted=True, above=1)
-    rows = _load(path, "csv" if form.delimiter else "json", copy, **_csv_options(plain))
+    if form.delimiter:
+        plain = form._replace(encoding=UTF_8, delimiter=",", quoted=True, above=1)
+        rows = _load(path, "csv", copy, **_csv_options(plain))
+    else:
+        rows = datasets.Dataset.from_file(str(copy))
     if len(rows) != len(lines):
         raise DataError(f"{path}: {len(lines)} rows were found, and `datasets` read {len(rows)} of them")
     return Table(rows, Origin(str(path), form, np.frombuffer(lines, np.int64)))

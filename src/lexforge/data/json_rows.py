@@ -1,0 +1,95 @@
+"""JSON objects as an Arrow file with one type a column, in whatever row a column or a type comes.
+
+`datasets` takes the columns and types of the first megabytes for those of a whole file, and a column of texts
+that look like dates for dates. Such files are written anew here, and a text stays the text that it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lexforge.common.types import DataError
+
+_BATCH = 10_000  # objects in memory at a time
+
+
+def objects_of(text: str) -> Iterator[Any]:
+    """Yield the values of a JSON text that stand one after another, and those of an array one by one.
+
+    Args:
+        text: The text of a file.
+
+    Raises:
+        json.JSONDecodeError: If the text is no JSON.
+    """
+    decoder, end = json.JSONDecoder(), 0
+    while rest := text[end:].lstrip():
+        value, end = decoder.raw_decode(text, len(text) - len(rest))
+        yield from value if isinstance(value, list) else [value]
+
+
+def holds_dates(schema: pa.Schema | pa.DataType) -> bool:
+    """Return whether a column, or a part of one, is a date or a time, which no value of JSON is."""
+    parts = schema if isinstance(schema, pa.Schema) else map(schema.field, range(schema.num_fields))
+    return any(pa.types.is_temporal(part.type) or holds_dates(part.type) for part in parts)
+
+
+def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Path) -> None:
+    """Write objects to an Arrow file, which `datasets.Dataset.from_file` maps.
+
+    Args:
+        objects: Yields them; it is called twice, first for the types.
+        place: The new file. A value that is missing is null. The values of a column of several types stay
+            what they are, as by `datasets.Json`.
+
+    Raises:
+        DataError: If there is such a column, and `datasets` is older than its type for them.
+    """
+    import datasets
+
+    types: dict[str, pa.DataType | None] = {}  # None for several
+    for batch in _batches(objects()):
+        for name in dict.fromkeys(name for each in batch for name in each):
+            types[name] = _common_type(types.get(name, pa.null()), [each.get(name) for each in batch])
+    mixed = [name for name, kind in types.items() if kind is None]
+    if mixed and not hasattr(datasets, "Json"):
+        raise DataError(
+            f"the values of the columns {mixed} are of several types, which needs datasets 5 or newer; "
+            f"received {datasets.__version__}"
+        )
+    known = datasets.Features.from_arrow_schema(pa.schema({n: kind for n, kind in types.items() if kind}))
+    features = datasets.Features({name: known[name] if types[name] else datasets.Json() for name in types})
+    schema = features.arrow_schema
+    with pa.ipc.new_stream(str(place), schema) as out:
+        for batch in _batches(objects()):
+            columns = [_column([each.get(field.name) for each in batch], field.type) for field in schema]
+            out.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def _batches(objects: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    rest = iter(objects)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def _common_type(known: pa.DataType | None, values: list[Any]) -> pa.DataType | None:
+    """The type that holds the values of earlier batches and these; None if there is none."""
+    if known is None:
+        return None
+    try:
+        schemas = [pa.schema({"": known}), pa.schema({"": pa.array(values).type})]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowException, OverflowError):
+        return None
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, pa.BaseExtensionType):  # that of `datasets.Json`
+        values = [None if value is None else json.dumps(value) for value in values]
+    return pa.array(values, kind)
