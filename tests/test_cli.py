@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
 
 from lexforge import __version__, cli
-from lexforge.commands import recipe, train
+from lexforge.commands import recipe, search, train
 from lexforge.settings import PresetName
 from lexforge.training import PRESETS
 
@@ -239,3 +240,9 @@ def test_help_shows_the_numbers_of_the_preset_that_the_run_would_take(
         known = "some/model" not in words or flag != "--learning-rate"
         assert (float(default) == number) if known else (default == "None"), flag
     assert f"(default: {preset})" in text
+
+
+def test_the_word_none_is_a_query() -> None:
+    """It was read as no query, so the command waited for lines."""
+    assert tyro.cli(search.Config, args=["index", "None"]).query == "None"
+    assert tyro.cli(search.Config, args=["index"]).query is None

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -32,7 +32,8 @@ class Config:
     """Where to search, and for what."""
 
     index: tyro.conf.Positional[Path]  # the folder of the index
-    query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
+    # Without one, each line of the standard input is a query.
+    query: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(constructor=str)] = None
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
     k: int = 5  # hits per query
     terms: int = 10  # terms that are shown per document
