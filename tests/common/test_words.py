@@ -4,7 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from lexforge.common.words import shorten
+from lexforge.common.words import shorten, words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),  # vowel signs, and one that joins consonants
+        ("كِتَابٌ.", ["كِتَابٌ"]),
+        ("cafe\u0301 menu", ["caf\u00e9", "menu"]),
+        ("q\u0303\u0301x", ["q\u0303\u0301x"]),  # no letter of its own stands for it
+        ("می\u200cخواهم\u200c و", ["می\u200cخواهم", "و"]),  # a joiner inside, and one at an end
+        ("র\u200d\u09cdয", ["র\u200d\u09cdয"]),  # a joiner before a mark
+        ("か\u3099く ガ", ["がく", "ガ"]),
+        ("\u1112\u1161\u11ab 글", ["한", "글"]),
+        ("葛\U000e0100城 1\ufe0f\u20e3", ["葛", "城", "1"]),
+        ("\u0301 ❤\ufe0f 👩\u200d🚀", []),  # marks and joiners alone are no word
+        ("ที่นี่", ["ท", "น"]),  # Thai has no spaces
+        ("naïve_x, U.S.", ["naïve_x", "U", "S"]),
+    ],
+)
+def test_words_hold_their_marks(text: str, expected: list[str]) -> None:
+    """Words of Hindi and of Arabic with vowels fell into letters."""
+    assert words(text) == expected
 
 
 @pytest.mark.parametrize(
