@@ -113,6 +113,14 @@ def test_other_scripts_have_sentences_and_keywords() -> None:
     assert not any(passage == "c" for passage, _, _ in found)
 
 
+def test_keywords_are_whole_words() -> None:
+    """Those of Hindi were letters, and so a single word was long enough for a query."""
+    library = {"a": Passage("हिन्दी", "भाषा विज्ञान की पुस्तक यहाँ है।", "a")}
+    found = {one.origin: one.text for one in pseudo_queries(library, 50)}
+    assert set(found["keywords"].split()) <= set("हिन्दी भाषा विज्ञान की पुस्तक यहाँ है".split())
+    assert "title" not in found
+
+
 def test_a_long_sentence_without_spaces_is_cut() -> None:
     """A query is no paragraph: 64 letters of Chinese say about what 32 words of English do."""
     library = {"a": Passage("iPhoneの使い方", "水" * 500, "a")}

@@ -37,6 +37,13 @@ def test_a_search_shows_its_terms_and_marks_relevant_hits(tiny_splade: SparseEnc
     assert [line.split()[2] for line in lines[3:]] == ["a", "b", "c"]
 
 
+def test_texts_without_spaces_are_cut(tiny_splade: SparseEncoder) -> None:
+    """Chinese and Japanese were shown as three dots."""
+    text = example_searches(tiny_splade, {"q": "水" * 100}, {"a": "川" * 100}, {"q": {"a": 1.0}}, relevant={})
+    assert f"query: {'水' * 87}...\n" in text
+    assert text.endswith(f"a  {'川' * 87}...")
+
+
 def test_a_corpus_gives_the_terminal_no_commands(tiny_splade: SparseEncoder) -> None:
     """A text from the web that hides the lines above it, or that types, was printed as it is."""
     text = example_searches(

@@ -21,7 +21,7 @@ CORPUS = {
     "d0": "sort a list",
     "d1": "search an index " + "for a document " * 60,
     "d2": "train a model",
-    "d3": "read a file",
+    "d3": "read a file " + "川" * 400,
 }
 TEXTS = {"q0": "sort list", "q1": "search index", "q2": "train model", "q3": "unjudged"}
 QRELS = {"q0": {"d0": 2, "d3": 0}, "q1": {"d1": 1}, "q2": {"d0": 1, "d2": 1}}
@@ -63,6 +63,7 @@ def test_the_explorer_explains_each_score(tiny_splade: Any, tmp_path: Path) -> N
     assert explorer["texts"]["d0"] == "sort a list"
     assert len(explorer["texts"]["d1"]) <= 320
     assert explorer["texts"]["d1"].endswith("…")
+    assert explorer["texts"]["d3"] == f"read a file {'川' * 306} …"
 
 
 def test_runs_and_values_of_each_query_are_written_at_once(tiny_splade: Any, tmp_path: Path) -> None:

@@ -78,6 +78,18 @@ def test_tokens() -> None:
     assert tokens("", "bigrams") == []
 
 
+def test_equal_words_match_in_each_form() -> None:
+    """An accent may be a character of its own, as in names of files on macOS."""
+    index = BM25Index.build(["cafe\u0301 menu", "caf menu", "हिन्दी भाषा", "हद"], list("abcd"))
+    assert index.search(["caf\u00e9", "CAFE\u0301", "cafe", "हिन्दी", "ह"], 4).ids == [
+        ["a"],
+        ["a"],
+        [],
+        ["c"],
+        [],
+    ]
+
+
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [

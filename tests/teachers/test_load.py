@@ -78,6 +78,13 @@ def test_lsa_is_deterministic_and_its_name_tells_teachers_apart() -> None:
     assert len({first.name, *(other.name for other in others)}) == 4
 
 
+def test_lsa_reads_whole_words_in_each_form() -> None:
+    """Words of Hindi fell into letters, and an accent of its own cut a word in two."""
+    teacher = LsaTeacher.fit(["cafe\u0301 menu", "हिन्दी भाषा", "river stone", "river menu"], dimensions=3)
+    known = teacher.encode(["caf\u00e9", "हिन्दी", "cafe", "ह"]).any(axis=1)
+    assert known.tolist() == [True, True, False, False]
+
+
 def test_lsa_embeds_unknown_words_as_nothing_and_all_else_at_length_one() -> None:
     """A zero row is defined and finite; anything else would be noise."""
     embeddings = LsaTeacher.fit(corpus(), dimensions=4).encode(["sort list", "", "서울"])

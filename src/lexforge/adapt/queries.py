@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias, get_args
 
 from lexforge.common.cjk import UNSPACED
 from lexforge.common.types import DataError, Passage
+from lexforge.common.words import words
 from lexforge.data.faults import Faults
 from lexforge.data.tables import read_lines
 from lexforge.data.text_tables import READERS, ending
@@ -32,7 +33,6 @@ SHORTEST, LONGEST = 2, 32  # words of a sentence that serves as a query; a longe
 WORD_LETTERS = 2  # that count as a word of Chinese or Japanese: words have about so many, and no spaces
 KEYWORDS = (2, 5)  # fewest and most keywords of a query
 FEWEST_DOCUMENTS = 20  # to hold out whole ones; of fewer, a gate would see one or two
-_WORD = re.compile(r"\w+")
 # Sentences end at a stop before white space, at a full-width stop, and at the end of a line.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\s*\n\s*")
 
@@ -93,8 +93,8 @@ def pseudo_queries(passages: Mapping[str, Passage], number: int, *, seed: int = 
     Returns:
         Distinct queries in random order: at most `number`, and fewer where the passages give no more.
     """
-    words = {key: [word.lower() for word in _WORD.findall(one.joined)] for key, one in passages.items()}
-    holding = Counter(word for found in words.values() for word in set(found))
+    cut = {key: [word.lower() for word in words(one.joined)] for key, one in passages.items()}
+    holding = Counter(word for found in cut.values() for word in set(found))
     idf = {word: math.log1p(len(passages) / count) for word, count in holding.items()}
     rng = random.Random(seed)
     order = list(passages)
@@ -106,7 +106,7 @@ def pseudo_queries(passages: Mapping[str, Passage], number: int, *, seed: int = 
             if len(found) == number:
                 break
             origin = QUERY_ORIGINS[(turn + place) % len(QUERY_ORIGINS)]
-            text = _query(origin, passages[key], words[key], idf, rng)
+            text = _query(origin, passages[key], cut[key], idf, rng)
             if text:
                 found.setdefault(text, PseudoQuery(text, origin, key))
     queries = list(found.values())
@@ -153,13 +153,13 @@ def hold_out(
 
 
 def _query(
-    origin: QueryOrigin, passage: Passage, words: list[str], idf: Mapping[str, float], rng: random.Random
+    origin: QueryOrigin, passage: Passage, own: list[str], idf: Mapping[str, float], rng: random.Random
 ) -> str:
     """Return the query of an origin, blank if the passage has none."""
     if origin == "title":
         return _shortened(passage.title)
     if origin == "keywords":
-        return _shortened(_keywords(words, idf, rng))  # without spaces a clause is one "word"
+        return _shortened(_keywords(own, idf, rng))  # without spaces a clause is one "word"
     sentences = [text for text in map(_shortened, _SENTENCE_END.split(passage.text)) if text]
     if origin == "sentence" or len(sentences) < 2:
         return sentences[0] if sentences else ""
@@ -172,24 +172,24 @@ def _shortened(text: str) -> str:
     unspaced = [letter.start() for letter in UNSPACED.finditer(cut)]
     if len(unspaced) > LONGEST * WORD_LETTERS:
         cut = cut[: unspaced[LONGEST * WORD_LETTERS]].rstrip()
-    words = len(_WORD.findall(UNSPACED.sub(" ", cut))) + len(unspaced) / WORD_LETTERS
-    return cut if words >= SHORTEST else ""
+    length = len(words(UNSPACED.sub(" ", cut))) + len(unspaced) / WORD_LETTERS
+    return cut if length >= SHORTEST else ""
 
 
 def _weight(text: str, idf: Mapping[str, float]) -> float:
     """How much a sentence says: the idf of its distinct words over the root of their number."""
-    own = {word.lower() for word in _WORD.findall(text)}
+    own = {word.lower() for word in words(text)}
     return sum(idf.get(word, 0.0) for word in own) / math.sqrt(len(own))
 
 
-def _keywords(words: list[str], idf: Mapping[str, float], rng: random.Random) -> str:
+def _keywords(own: list[str], idf: Mapping[str, float], rng: random.Random) -> str:
     """Return some of the words of highest tf-idf, in the order of the text."""
     fewest, most = KEYWORDS
-    counts = Counter(word for word in words if len(word) > 1 or not word.isascii())
+    counts = Counter(word for word in own if len(word) > 1 or not word.isascii())
     # At most half of the words, so that a short text gives its rare ones as well.
     best = sorted(counts, key=lambda word: (-math.log1p(counts[word]) * idf[word], word))
     best = best[: min(2 * most, max(fewest, len(best) // 2))]
     if len(best) < fewest:
         return ""
     chosen = set(rng.sample(best, min(len(best), rng.randint(fewest, most))))
-    return " ".join(dict.fromkeys(word for word in words if word in chosen))
+    return " ".join(dict.fromkeys(word for word in own if word in chosen))

@@ -13,7 +13,6 @@ number behind a term is what the term adds to the score, and `+` marks a term th
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import tyro
 
 from lexforge import corpus
 from lexforge.common.command_line import printable
+from lexforge.common.words import shorten
 from lexforge.data.lines import BYTE_ORDER_MARK
 from lexforge.settings import engine_tokens
 
@@ -47,7 +47,7 @@ def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
         text = "" if hit.passage is None else hit.passage.joined
-        text = textwrap.shorten(text, cfg.width, placeholder="...")
+        text = shorten(text, cfg.width, "...")
         print(printable(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}".rstrip()))
         if hit.terms:
             terms = " ".join(

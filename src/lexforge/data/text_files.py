@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ _LINK = re.compile(r"(?<![A-Za-z0-9_\])])" + _WORDS_AND_TARGET)
 _TARGET = re.compile(r" {0,3}\[[^\[\]]+\]:\s")  # the line `[name]: target` of a link by name
 _FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
 _FRONT_TITLE = re.compile(r"title:(.*)", re.IGNORECASE)
+_BLOCK_VALUE = re.compile(r"[|>][-+\d]{0,2}")  # of YAML: the value is the indented lines that follow
 
 _UNSEEN = set("script style nav noscript template head svg iframe object canvas audio video".split())
 _BLOCKS = set(
@@ -257,11 +259,22 @@ def _front_matter(lines: list[str]) -> tuple[str, list[str]]:
         return "", lines
     for place, line in enumerate(lines[1:], 1):
         if line.rstrip() in ("---", "..."):
-            titles = filter(None, map(_FRONT_TITLE.match, lines[1:place]))
-            return next((found[1].strip().strip("\"'") for found in titles), ""), lines[place + 1 :]
+            return _front_title(lines[1:place]), lines[place + 1 :]
         if not line.strip():  # a line between two rules is no such block
             return "", lines
     return "", lines
+
+
+def _front_title(settings: list[str]) -> str:
+    """Return the title among the lines of settings; "" if there is none."""
+    for place, line in enumerate(settings, 1):
+        if found := _FRONT_TITLE.match(line):
+            value = found[1].strip()
+            if _BLOCK_VALUE.fullmatch(value):
+                block = takewhile(lambda line: line.startswith((" ", "\t")), settings[place:])
+                return " ".join(line.strip() for line in block)
+            return value.strip("\"'")
+    return ""
 
 
 def _atx(bare: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -10,6 +9,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.common.command_line import printable
 from lexforge.common.types import Run
+from lexforge.common.words import shorten
 from lexforge.corpus.own_tokens import own_tokens
 from lexforge.models.prompts import encode_kind
 
@@ -118,7 +118,7 @@ def _weights(pairs: Sequence[tuple[str, float]]) -> str:
 
 def _shorten(text: str) -> str:
     """Cut a text to one line of 90 characters."""
-    return textwrap.shorten(text, width=90, placeholder="...")
+    return shorten(text, 90, "...")
 
 
 def _number(value: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import Run
+from lexforge.common.words import shorten
 from lexforge.corpus import Vectors, matched_terms, named_terms
 from lexforge.corpus.own_tokens import own_tokens
 from lexforge.evaluation import RetrievalEvaluator, RetrievalResult, split_terms
@@ -126,4 +126,4 @@ def _rounded(pairs: Sequence[tuple[str, float]]) -> list[list[Any]]:
 
 
 def _cut(text: str) -> str:
-    return textwrap.shorten(text, width=CHARACTERS, placeholder=" …")
+    return shorten(text, CHARACTERS, " …")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,14 +14,13 @@ from scipy import sparse
 
 from lexforge.common.cjk import mostly_cjk
 from lexforge.common.progress import Progress
+from lexforge.common.words import words
 from lexforge.retrieval.base import Hits, check_ids, check_k
 from lexforge.retrieval.inverted import InvertedIndex
 
 Tokenization = Literal["words", "bigrams"]
 K1 = 0.9  # saturation of the term frequency
 B = 0.4  # strength of the normalisation by document length
-
-_WORD = re.compile(r"\w+")
 
 
 class BM25Index:
@@ -143,16 +141,16 @@ def _bm25s() -> ModuleType:
 def tokenization_of(texts: Iterable[str]) -> Tokenization:
     """Return how a corpus is cut into tokens.
 
-    `words` are lower-cased runs of word characters. `bigrams` are the pairs of neighbouring characters inside
-    such words, and the words of one character: for a corpus of which more than half of the letters are
-    Hangul, kana or Han.
+    `words` are those of `lexforge.common.words`, lower-cased. `bigrams` are the pairs of neighbouring
+    characters inside such words, and the words of one character: for a corpus of which more than half of the
+    letters are Hangul, kana or Han.
     """
     return "bigrams" if mostly_cjk(texts) else "words"
 
 
 def tokens(text: str, tokenize: Tokenization) -> list[str]:
     """Return the tokens of a text in order: lower-cased words, or the character bigrams inside them."""
-    words: list[str] = _WORD.findall(text.lower())
+    found = words(text.lower())
     if tokenize == "words":
-        return words
-    return [word[i : i + 2] for word in words for i in range(max(1, len(word) - 1))]
+        return found
+    return [word[i : i + 2] for word in found for i in range(max(1, len(word) - 1))]

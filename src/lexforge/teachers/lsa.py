@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.similarity import Similarity
 from lexforge.common.types import TextKind
+from lexforge.common.words import word_pattern, words
 
 SEED = 0  # of the randomised decomposition
 
@@ -60,7 +61,8 @@ class LsaTeacher:
         vectorizer = TfidfVectorizer(
             analyzer=analyzer,
             ngram_range=(1, 1) if analyzer == "word" else (2, 3),
-            token_pattern=r"(?u)\b\w+\b" if analyzer == "word" else None,
+            token_pattern=None,
+            tokenizer=words if analyzer == "word" else None,
             sublinear_tf=True,
             dtype=np.float32,
         )
@@ -73,7 +75,8 @@ class LsaTeacher:
         decomposition = TruncatedSVD(dimensions, random_state=SEED)
         decomposition.fit(vectorizer.transform(texts))
         # The name is a digest of all that decides the vectors: the version of the code, settings and texts.
-        digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {SEED}".encode())
+        pattern = word_pattern().pattern if analyzer == "word" else ""
+        digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {SEED}{pattern}".encode())
         for text in texts:
             digest.update(f"{len(text)} {text}".encode())
         pipeline = make_pipeline(vectorizer, decomposition, Normalizer(copy=False))

@@ -78,6 +78,10 @@ def notes_of(source: Path) -> tuple[list[tuple[str, str, str]], list[str]]:
         ("A note.txt", "A note\r\n\r\nbody\r\n", "A note", "body"),
         ("x.md", "before\n\n# The *head* #\n\nbody", "The *head*", "before\n\nbody"),
         ("x.md", "The head\n========\n\nbody\n\n## Sub\nmore", "The head", "body\n\nSub\n\nmore"),
+        ("x.md", "---\ntitle: >-\n  Folded\n  title\ntags: a\n---\nbody", "Folded title", "body"),
+        ("x.md", "---\ntitle: |\n  Literal title\n---\nbody", "Literal title", "body"),
+        ("x.md", "---\ntitle: |2+\n---\nbody", "x", "body"),
+        ("x.md", "---\ntitle: > 5 apples\n---\nbody", "> 5 apples", "body"),
         ("x.markdown", "---\ntitle: 'Front'\ntags: a\n---\n# Head\nbody", "Front", "Head\n\nbody"),
         ("x.md", "---\n\nbody\n\n---\nend", "x", "body\n\nend"),  # rules, and no settings
         ("x.md", "```sh\n# a comment\nls [a](b)\n```\n# Head", "Head", "# a comment\nls [a](b)"),
