@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -207,6 +208,48 @@ def test_a_document_that_says_nothing_new_is_found_by_its_old_text_no_more(
     out = capsys.readouterr().out
     assert "c  parse a tree" in out
     assert "sort the list\n" not in out.replace("query: sort the list\n", "")
+
+
+def test_a_text_is_found_as_long_as_one_document_has_it(
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only one of equal documents is found. The others were lost when that one was deleted or replaced."""
+    folder, where = tmp_path / "texts", tmp_path / "index"
+
+    def write(**texts: str) -> str:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name, text in texts.items():
+            (folder / f"{name}.txt").write_text(text)
+        return str(folder)
+
+    def change(**options: Any) -> str:
+        index.main(index.Config(where, **options))
+        return capsys.readouterr().out.splitlines()[-1].removeprefix(f"{where}: ")
+
+    def ids() -> list[str]:
+        return open_index(where)[0].ids
+
+    documents = write(a="parse a tree", b="parse a tree", c="sort the list")
+    change(documents=documents, model=str(tiny_checkpoint))
+    assert ids() == ["a.txt", "c.txt"]
+    assert change(delete=("a.txt",)) == "0 passages added, 1 deleted, 0 there already"
+    assert ids() == ["c.txt", "b.txt"]
+    search.main(search.Config(where, "parse a tree", k=1))
+    assert "b.txt  b parse a tree" in capsys.readouterr().out
+    # Documents that repeat a text of the index wait for their turn, also if they are given again.
+    repeats = write(a="parse a tree", d="parse a tree")
+    assert change(add=repeats) == "0 passages added, 0 deleted, 2 there already"
+    assert change(add=repeats) == "0 passages added, 0 deleted, 2 there already"
+    assert ids() == ["c.txt", "b.txt"]
+    assert change(add=write(b="hash of a key")) == "1 passages added, 1 deleted, 0 there already"
+    assert ids() == ["c.txt", "a.txt", "b.txt"]
+    # One that was left out can be deleted, and does not come back.
+    assert change(delete=("d.txt",)) == "0 passages added, 1 deleted, 0 there already"
+    assert change(delete=("a.txt",)) == "0 passages added, 1 deleted, 0 there already"
+    assert ids() == ["c.txt", "b.txt"]
+    with pytest.raises(ValueError, match=r"has no document 'd\.txt'"):
+        change(delete=("d.txt",))
 
 
 def test_a_file_that_was_emptied_is_found_no_more(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import signal
@@ -103,6 +104,49 @@ def test_a_document_that_comes_again_without_passages_loses_its_old_ones(tiny_sp
     assert open_index(index)[0].ids == ["d1", *list(PASSAGES)[3:], "d0"]
 
 
+def found_texts(model, folder: Path) -> list[dict[str, float]]:
+    """What each of three queries finds: text, without the number of its spaces -> score."""
+    index, _, passages = open_index(folder)
+    found = index.search(encode(model, ["search tree", "list of files", "hash"], "query"), 20)
+    return [
+        {passages[key].text.replace("  ", " "): score for key, score in zip(*row, strict=True)}
+        for row in zip(found.ids, found.scores, strict=True)
+    ]
+
+
+def test_many_repeated_passages_come_and_go(tiny_splade, tmp_path: Path) -> None:
+    """A text is found, once, as long as any document has it, whichever of them came and went."""
+    draw = random.Random(3)
+    folder, left = tmp_path / "index", {"start": Passage("", TEXTS[0], "start")}
+    index_passages(tiny_splade, left, folder, name="tiny")
+    for step in range(20):
+        added = {}
+        for document in draw.sample("uvwxyz", draw.randint(0, 3)):
+            for number in range(draw.randint(1, 3)):
+                text = draw.choice(TEXTS).replace(" ", draw.choice([" ", "  "]))
+                added[f"{document}#{number}"] = Passage("", text, document)
+        renewed = {passage.document for passage in added.values()}
+        deleted = set(draw.sample(sorted(left), 1) + draw.sample([one.document for one in left.values()], 1))
+        after = {
+            key: passage
+            for key, passage in left.items()
+            if not {key, passage.document} & deleted and passage.document not in renewed
+        } | added
+        if not after:
+            continue
+        left = after
+        change = change_index(folder, tiny_splade, added, deleted)
+        assert change.added + change.unchanged == len(added)
+        _, _, passages = open_index(folder)
+        assert {**passages, **passages.repeated} == left
+        once = {passage.text.replace("  ", " "): passage for passage in left.values()}
+        assert len(passages) == len(once)
+        new = tmp_path / f"new-{step}"
+        index_passages(tiny_splade, {f"{n}": one for n, one in enumerate(once.values())}, new, name="tiny")
+        expected = [pytest.approx(row, rel=1e-5) for row in found_texts(tiny_splade, new)]  # float32
+        assert found_texts(tiny_splade, folder) == expected
+
+
 def test_threads_change_an_index_one_at_a_time(tiny_splade, index: Path) -> None:
     """The system's lock keeps out other processes alone, and of two changes at once one would be lost."""
     is_inside, may_go = threading.Event(), threading.Event()
@@ -112,7 +156,7 @@ def test_threads_change_an_index_one_at_a_time(tiny_splade, index: Path) -> None
         assert may_go.wait(60)
 
     tiny_splade[0].register_forward_pre_hook(wait)
-    first, second = ({key: Passage("", "sort of key", key)} for key in ("first", "second"))
+    first, second = ({key: Passage("", f"sort {key}", key)} for key in ("first", "second"))
     with ThreadPoolExecutor(1) as pool:
         changing = pool.submit(change_index, index, tiny_splade, first)
         assert is_inside.wait(60)

@@ -56,7 +56,7 @@ def changed() -> Callable[[Path, str], None]:
     def change(folder: Path, key: str) -> None:
         source = corpus.read_source(folder)
         model = models.load_encoder(source.model, source.max_seq_length)
-        corpus.change_index(folder, model, {key: Passage("", "open the file", key)})
+        corpus.change_index(folder, model, {key: Passage("", f"open the file {key}", key)})
 
     return change
 

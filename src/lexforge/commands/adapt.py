@@ -470,7 +470,12 @@ def keep_and_index(
     if cfg.resume:  # of a command that was stopped after it, or has ended
         shutil.rmtree(cfg.output / "index", ignore_errors=True)
     corpus.index_passages(
-        kept, library.passages, cfg.output / "index", name=str(folder), show_progress_bar=True
+        kept,
+        library.passages,
+        cfg.output / "index",
+        name=str(folder),
+        repeated=library.repeated,
+        show_progress_bar=True,
     )
 
 

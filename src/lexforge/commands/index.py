@@ -71,11 +71,13 @@ def main(cfg: Config) -> None:
         index = index_vectors(cfg, cfg.vectors, options)
     elif cfg.documents is not None and cfg.model is not None:
         model = models.load_encoder(cfg.model, cfg.max_seq_length)
+        library = read_library(cfg.documents, cfg.source, model)
         index = corpus.index_passages(
             model,
-            read_library(cfg.documents, cfg.source, model).passages,
+            library.passages,
             cfg.output,
             name=cfg.model,
+            repeated=library.repeated,
             index_name=cfg.index,
             batch_size=cfg.batch_size,
             show_progress_bar=True,
@@ -118,7 +120,7 @@ def change(cfg: Config) -> None:
     done = corpus.change_index(
         cfg.output,
         model,
-        None if library is None else library.passages,
+        None if library is None else {**library.passages, **library.repeated},
         cfg.delete,
         replaced=() if library is None else library.documents,
         batch_size=cfg.batch_size,

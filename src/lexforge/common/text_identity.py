@@ -1,9 +1,12 @@
-"""One number per text, by which equal texts are recognised in a batch, and one digest of many texts."""
+"""One number per text, by which equal texts are recognised in a batch, and digests of texts and passages."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
+
+from lexforge.common.types import Passage
 
 NO_TEXT = 2**63 - 1
 """The number that no text has; it fills up lists of identities, and sorts behind all of them."""
@@ -40,3 +43,31 @@ def text_digest(texts: Iterable[str]) -> str:
         data = text.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
+
+
+def passage_digest(passage: Passage) -> bytes | None:
+    """Compute a digest by which a passage is recognised that says nothing new.
+
+    It does not see which white space stands between words, nor a title that is only the name of the file,
+    because a copy under another name says nothing new.
+
+    Args:
+        passage: Any passage.
+
+    Returns:
+        16 bytes; None for a blank passage.
+    """
+    named = passage.text and passage.title and passage.title == title_of_name(Path(passage.document))
+    digest, blank = hashlib.blake2b(digest_size=16), True
+    # A whole book as one list of words would fill the memory.
+    for line in (passage.text if named else passage.joined).split("\n"):
+        folded = " ".join(line.split())
+        if folded:
+            digest.update(f" {folded}".encode("utf-8", "surrogatepass"))
+            blank = False
+    return None if blank else digest.digest()
+
+
+def title_of_name(path: Path) -> str:
+    """Return the title of a file that has no other."""
+    return " ".join(path.stem.replace("_", " ").replace("-", " ").split())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.text_identity import passage_digest
 from lexforge.common.types import Passage
 from lexforge.corpus.encoding import encode, join_vectors
 from lexforge.corpus.stored_index import open_index, write_generation
@@ -25,8 +26,8 @@ class Change:
     """What became of the documents of an index, in passages.
 
     Args:
-        added: Number of passages that are new or have another text now; these were encoded.
-        unchanged: Number of given passages that the index holds already.
+        added: Number of given passages with a text that is new to the index; these were encoded.
+        unchanged: Number of given passages whose text the index holds already, of this passage or another.
         deleted: Number of passages that are gone, among them the old texts of documents with new ones.
     """
 
@@ -49,6 +50,8 @@ def change_index(
 
     Only new texts are encoded. The index is then built anew of all vectors, which memory must hold. Readers
     see the old state until the new one is complete; a killed call changes nothing.
+
+    A passage that repeats another one is left out, and takes its place when that one goes.
 
     Args:
         directory: The directory that `build_index` wrote, of an index that keeps its texts.
@@ -85,10 +88,11 @@ def change_index(
             )
         if fingerprint(model) != source.fingerprint:
             raise ValueError(f"the model must be {source.model}, which made the index; received another one")
+        stored = {**passages, **passages.repeated}
         kept, renewed = {}, {*replaced, *(passage.document for passage in added.values())}
         known = set(deleted)
         found = set()
-        for key, passage in passages.items():
+        for key, passage in stored.items():
             hit = {key, passage.document} & known
             found |= hit
             if not hit and (passage.document not in renewed or added.get(key) == passage):
@@ -101,14 +105,19 @@ def change_index(
                 f"the id {both[0]!r} belongs to a passage of the document {kept[both[0]].document!r}; "
                 f"received it for one of {new[both[0]].document!r}"
             )
-        change = Change(len(new), len(added) - len(new), len(passages) - len(kept))
-        if not new and len(kept) == len(passages):
+        remaining = {key: passage for key, passage in kept.items() if key in passages}
+        # Those that were left out come first: they were there before the new ones.
+        others = {key: passage for key, passage in {**kept, **new}.items() if key not in remaining}
+        coming, repeated = _divided(others, {passage_digest(passage) for passage in remaining.values()})
+        came = len(coming.keys() & new.keys())
+        change = Change(came, len(added) - came, len(stored) - len(kept))
+        if not new and len(kept) == len(stored):
             return change
         if not kept and not new:
             raise ValueError(f"no document of {directory} would be left; delete the folder instead")
-        parts = [index.vectors(list(kept))] if kept else []
-        if new:
-            texts = [passage.joined for passage in new.values()]
+        parts = [index.vectors(list(remaining))] if remaining else []
+        if coming:
+            texts = [passage.joined for passage in coming.values()]
             parts.append(
                 encode(
                     model,
@@ -118,14 +127,34 @@ def change_index(
                     show_progress_bar=show_progress_bar,
                 )
             )
-        after = {**kept, **new}
+        after = {**remaining, **coming}
         backend = BACKENDS[source.index_name]
         built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)
         _remove_other_generations(directory, source.folder)  # one that a killed call left
         source = replace(source, generation=source.generation + 1)
-        write_generation(directory, source, built.save, after)
+        write_generation(directory, source, built.save, after, repeated)
         _remove_other_generations(directory, source.folder)
     return change
+
+
+def _divided(
+    passages: Mapping[str, Passage], known: set[bytes | None]
+) -> tuple[dict[str, Passage], dict[str, Passage]]:
+    """Divide passages into those that say something new, and those that repeat another one.
+
+    Args:
+        passages: Passage id -> passage.
+        known: The digests of what is known already.
+    """
+    new, repeated, known = {}, {}, {*known}
+    for key, passage in passages.items():
+        digest = passage_digest(passage)
+        if digest in known and digest is not None:
+            repeated[key] = passage
+        else:
+            new[key] = passage
+            known.add(digest)
+    return new, repeated
 
 
 def _remove_other_generations(directory: Path, current: str) -> None:

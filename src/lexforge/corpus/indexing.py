@@ -25,6 +25,7 @@ def index_passages(
     directory: str | Path,
     *,
     name: str,
+    repeated: Mapping[str, Passage] | None = None,
     index_name: IndexName | None = None,
     batch_size: int = 32,
     show_progress_bar: bool = False,
@@ -41,6 +42,8 @@ def index_passages(
         directory: A new or empty directory.
         name: The folder or hub name of the encoder, by which a search loads it. A folder is kept with its
             whole path.
+        repeated: Passage id -> passage that is left out, because it repeats one of `passages`. It takes the
+            place of that one when a change deletes it.
         index_name: Name of the index; None takes the exact one of the model's vectors.
         batch_size: Number of texts per forward pass.
         show_progress_bar: Show progress bars.
@@ -67,7 +70,14 @@ def index_passages(
         batch_size=batch_size,
         show_progress_bar=show_progress_bar,
     )
-    bar = {"show_progress_bar": show_progress_bar}
-    index = build_index(EncodedCorpus(blocks), directory, index_name, passages=passages, **bar, **options)
+    index = build_index(
+        EncodedCorpus(blocks),
+        directory,
+        index_name,
+        passages=passages,
+        repeated=repeated,
+        show_progress_bar=show_progress_bar,
+        **options,
+    )
     shutil.rmtree(blocks)
     return index

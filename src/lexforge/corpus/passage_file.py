@@ -37,12 +37,13 @@ def write_passages(path: Path, passages: Mapping[str, Passage]) -> str:
 class StoredPassages(Mapping[str, Passage]):
     """Passage id -> passage of a file of `write_passages`.
 
-    Memory holds the ids and 8 bytes per passage. The file may be deleted while this is in use, because it is
-    mapped into memory; Windows refuses to delete it.
+    The file goes on with the passages that the index leaves out, because they repeat others. Memory holds the
+    ids and 8 bytes per passage. The file may be deleted while this is in use, because it is mapped into
+    memory; Windows refuses to delete it.
 
     Args:
         path: The file.
-        ids: The ids of the passages, in the order of the lines.
+        ids: The ids of the passages of the index, in the order of the first lines.
         sha256: What `write_passages` returned.
 
     Raises:
@@ -57,7 +58,7 @@ class StoredPassages(Mapping[str, Passage]):
                 starts.append(end)
                 end += len(line)
                 digest.update(line)
-            if digest.hexdigest() != sha256 or len(starts) != len(ids):
+            if digest.hexdigest() != sha256 or len(starts) < len(ids):
                 raise ValueError(f"{path} is not the file of the index: damaged or replaced")
             self._file = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         self._starts = np.append(np.frombuffer(starts, np.int64), end)  # [N + 1], the last is the end
@@ -65,9 +66,7 @@ class StoredPassages(Mapping[str, Passage]):
 
     def __getitem__(self, key: str) -> Passage:
         """Return a passage."""
-        start, end = self._starts[self._places[key] : self._places[key] + 2]
-        record = json.loads(self._file[start:end].decode("utf-8", "surrogatepass"))
-        return Passage(record["title"], record["text"], record["document"])
+        return self._read(self._places[key])[1]
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids in the order of the file."""
@@ -76,3 +75,14 @@ class StoredPassages(Mapping[str, Passage]):
     def __len__(self) -> int:
         """Return the number of passages."""
         return len(self._places)
+
+    @property
+    def repeated(self) -> dict[str, Passage]:
+        """Return id -> passage of those that the index leaves out."""
+        return dict(self._read(place) for place in range(len(self), len(self._starts) - 1))
+
+    def _read(self, place: int) -> tuple[str, Passage]:
+        """Return id and passage of a line."""
+        start, end = self._starts[place : place + 2]
+        record = json.loads(self._file[start:end].decode("utf-8", "surrogatepass"))
+        return record["_id"], Passage(record["title"], record["text"], record["document"])

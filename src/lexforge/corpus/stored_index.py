@@ -68,6 +68,7 @@ def build_index(
     index_name: IndexName | None = None,
     *,
     passages: Mapping[str, Passage] | None = None,
+    repeated: Mapping[str, Passage] | None = None,
     rows: int = ROWS,
     show_progress_bar: bool = False,
     **options: Any,
@@ -80,6 +81,8 @@ def build_index(
         index_name: Name of the index; None takes the exact one of such vectors.
         passages: Passage id -> the passage that was encoded, which the index keeps for people to read; None
             keeps no texts.
+        repeated: Passage id -> passage that was not encoded, because it repeats one of `passages`. It takes
+            the place of that one when a change deletes it.
         rows: Number of documents that are read and added at once, in whole blocks and at least one block.
         show_progress_bar: Show how many documents have been added.
         options: Options of the index, such as the `uri` of Milvus.
@@ -142,7 +145,7 @@ def build_index(
         state="",
     )
     with new_directory(directory) as path:
-        index = write_generation(path, source, save, passages)
+        index = write_generation(path, source, save, passages, repeated)
     return open_index(directory)[0] if index is None else index
 
 
@@ -151,6 +154,7 @@ def write_generation(
     source: Source,
     save: Callable[[Path], Saved],
     passages: Mapping[str, Passage] | None,
+    repeated: Mapping[str, Passage] | None,
 ) -> Saved:
     """Write a state of an index, and then make it the current one.
 
@@ -159,6 +163,7 @@ def write_generation(
         source: What the index was made of; its digest of the passages and its state are filled in.
         save: Writes the index to the folder that it is given.
         passages: The texts of its documents, in their order; None keeps none.
+        repeated: The texts that the index leaves out, because they repeat others.
 
     Returns:
         What `save` returned.
@@ -167,7 +172,7 @@ def write_generation(
     with new_directory(directory / source.folder) as path:
         saved = save(path / INDEX)
         if passages is not None:
-            digest = write_passages(path / PASSAGES, passages)
+            digest = write_passages(path / PASSAGES, {**passages, **(repeated or {})})
     source = replace(source, passages=digest, state=secrets.token_hex(8))
     text = pack_manifest(FORMAT, vars(source)) + "\n"
     write_file(directory / SOURCE, text.encode())

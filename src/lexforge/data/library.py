@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lexforge.common.progress import Progress
+from lexforge.common.text_identity import passage_digest
 from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
 from lexforge.data.lines import check_new_id, counted, stripped
 from lexforge.data.passages import CountTokens, Cutter, Part
-from lexforge.data.text_files import title_of_name
 from lexforge.settings import SourceOptions
 
 # Documents are cut together until they have so many characters, so that short ones are counted in one call.
@@ -27,6 +26,7 @@ class Library:
     Args:
         name: The name of the source in logs.
         passages: Id -> passage, in the order of the source.
+        repeated: Id -> passage that is not among them, because it repeats an earlier one.
         documents: The ids of all documents that were read, also of those without a passage, because their
             texts are blank or repeat earlier ones.
         notes: What was left out, cut or guessed, one line each, with the number and up to three examples.
@@ -34,6 +34,7 @@ class Library:
 
     name: str
     passages: dict[str, Passage]
+    repeated: dict[str, Passage]
     documents: set[str]
     notes: list[str]
 
@@ -102,7 +103,7 @@ def load_library(
         raise DataError("; ".join([f"{source} holds no text", *notes]))
     path = Path(source)
     name = path.resolve().name if path.exists() else source
-    return Library(name, shelf.passages, shelf.documents, notes)
+    return Library(name, shelf.passages, shelf.repeated, shelf.documents, notes)
 
 
 class _Shelf:
@@ -111,6 +112,7 @@ class _Shelf:
     def __init__(self, max_tokens: int | None, keep_all: bool) -> None:
         self.documents: set[str] = set()  # the ids of all
         self.passages: dict[str, Passage] = {}
+        self.repeated: dict[str, Passage] = {}
         self._max_tokens = max_tokens
         self._keep_all = keep_all
         self._first: dict[bytes, str] = {}  # digest of a text -> the passage that has it
@@ -134,12 +136,11 @@ class _Shelf:
 
     def _left_out(self, key: str, passage: Passage) -> bool:
         """Whether a passage says nothing, or nothing new; remember it then."""
-        # A copy under another name says nothing new, though the name is its title.
-        named = passage.text and passage.title and passage.title == title_of_name(Path(passage.document))
-        digest = _folded_digest(passage.text if named else passage.joined)
+        digest = passage_digest(passage)
         if digest is None:
             self._found["blank"].append(key)
         elif digest in self._first:
+            self.repeated[key] = passage
             self._found["repeated"].append(f"{key} (as {self._first[digest]})")
         else:
             self._first[digest] = key
@@ -190,14 +191,3 @@ def _blocks(records: Iterable[tuple[str, str, str]]) -> Iterator[list[tuple[str,
             block, characters = [], 0
     if block:
         yield block
-
-
-def _folded_digest(text: str) -> bytes | None:
-    """Return a digest that does not see which white space stands between words; None for a blank text."""
-    digest, blank = hashlib.blake2b(digest_size=16), True
-    for line in text.split("\n"):  # a whole book as one list of words would fill the memory
-        folded = " ".join(line.split())
-        if folded:
-            digest.update(f" {folded}".encode())
-            blank = False
-    return None if blank else digest.digest()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexforge.common.extras import missing_extra
+from lexforge.common.text_identity import title_of_name
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
 from lexforge.data.lines import stripped
 
@@ -132,11 +133,6 @@ def read_file(path: Path) -> FileText:
         body = rest.strip()
     body = re.sub(r"\n{3,}", "\n\n", body)
     return FileText(_without_halves(name), _without_halves(body), how, broken)
-
-
-def title_of_name(path: Path) -> str:
-    """Return the title of a file that has no other."""
-    return _one_line(path.stem.replace("_", " ").replace("-", " "))
 
 
 def _one_line(text: str) -> str:
