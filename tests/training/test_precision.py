@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sentence_transformers import SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lexforge import models, training
@@ -35,6 +38,18 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     return give
 
 
+def formats_in_training(model: SparseEncoder) -> set[torch.dtype]:
+    """A set that fills with the formats of the encoder's products while the model is trained."""
+    found: set[torch.dtype] = set()
+
+    def note(module: torch.nn.Module, args: Any, output: torch.Tensor) -> None:
+        if module.training:
+            found.add(output.dtype)
+
+    model[0].model.bert.encoder.layer[0].intermediate.dense.register_forward_hook(note)
+    return found
+
+
 @pytest.mark.parametrize(
     ("float32", "bfloat16", "chosen"),
     [
@@ -56,10 +71,44 @@ def test_the_faster_format_is_taken(
     """A gain of less than a tenth is not worth the rounding; no instructions, no choice."""
     calls = timed(float32, bfloat16)
     model = fresh()
+    formats = formats_in_training(model)
     trainer = make_trainer(model, tmp_path, fastest_precision=True, arguments=ONE_STEP)
     trainer.train()
     assert calls == [1]
-    assert {forward.dtype for forward in training_forwards(model)} == {chosen}
+    assert formats == {chosen}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_format_ends_with_its_training(
+    fails: bool,
+    timed: Any,
+    make_trainer: Any,
+    fresh: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model may be trained again, by a trainer of lexforge or another, and then in float32. So may a copy
+    that was made in the middle of training, once a trainer of lexforge has it.
+    """
+    timed(1.0, 0.5)
+    model = fresh()
+    copies: list[SparseEncoder] = []
+    trainer = make_trainer(model, tmp_path / "first", fastest_precision=True, arguments=ONE_STEP)
+    step = trainer.training_step
+
+    def copy_and_fail(*args: Any, **kwargs: Any) -> torch.Tensor:
+        copies.append(copy.deepcopy(model))
+        if fails:
+            raise RuntimeError("stopped")
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "training_step", copy_and_fail)
+    with pytest.raises(RuntimeError, match="stopped") if fails else nullcontext():
+        trainer.train()
+    assert {forward.dtype for forward in training_forwards(model)} == {torch.float32}
+    formats = formats_in_training(copies[0])
+    make_trainer(copies[0], tmp_path / "second", arguments=ONE_STEP).train()
+    assert formats == {torch.float32}
 
 
 def test_an_encoder_that_has_no_choice_is_not_timed(fresh: Any) -> None:
@@ -121,10 +170,11 @@ def test_a_resumed_run_keeps_the_choice(timed: Any, make_trainer: Any, fresh: An
     make_trainer(fresh(), tmp_path, fastest_precision=True, arguments={"max_steps": 6}).train()
     calls = timed(1.0, 2.0)
     model = fresh()
+    formats = formats_in_training(model)
     trainer = make_trainer(model, tmp_path, fastest_precision=True)
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert calls == []
-    assert {forward.dtype for forward in training_forwards(model)} == {torch.bfloat16}
+    assert formats == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("saved", [torch.float16, torch.bfloat16])

@@ -20,11 +20,10 @@ from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_models, loss_tensors, losses_of
 from lexforge.models.structure import checkpoint_layers, set_dropout
-from lexforge.models.training_forward import training_forwards
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
 from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
-from lexforge.training.precision import EncoderPrecision
+from lexforge.training.precision import EncoderPrecision, widen_products
 
 Losses = nn.Module | Mapping[str, nn.Module] | None
 logger = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ class AnyLossTraining(BaseTrainer):
 
     def prepare_model(self, model: BaseModel) -> None:
         """Change a model in place before it is trained: padding is skipped, and what was asked for set."""
-        training_forwards(model)
+        widen_products(model)  # a copy of a model in the middle of its training computes as that one did
         if self.dropout is not None:
             set_dropout(model, self.dropout)
         if self.gradient_checkpointing:
@@ -169,6 +168,8 @@ class AnyLossTraining(BaseTrainer):
             if self.state.global_step == 0 and "does not contain any data" in str(error):  # an empty stream
                 raise ValueError(no_batch(self.args.train_batch_size)) from error
             raise
+        finally:
+            widen_products(self.model)  # the format belongs to this training, and the model may train again
         if self.state.global_step == 0:
             raise ValueError(no_batch(self.args.train_batch_size))
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
