@@ -177,6 +177,40 @@ def test_a_resumed_run_keeps_the_choice(timed: Any, make_trainer: Any, fresh: An
     assert formats == {torch.bfloat16}
 
 
+def assert_encodes_in_float32(model: SparseEncoder, untrained: SparseEncoder) -> None:
+    untrained.load_state_dict(model.state_dict())
+    assert torch.equal(*(one.encode(["a tree"]).to_dense() for one in (model, untrained)))
+
+
+def test_autocast_ends_with_its_training(make_trainer: Any, fresh: Any, tmp_path: Path) -> None:
+    """Each training of a model has its own format, by another trainer or the same; the model that is left
+    computes in float32, as its saved copy does.
+    """
+    model = fresh()
+    trainers = {
+        bf16: make_trainer(model, tmp_path / str(bf16), arguments=ONE_STEP | {"bf16": bf16})
+        for bf16 in (False, True)
+    }
+    formats = formats_in_training(model)
+    for bf16 in (False, True, True, False):
+        formats.clear()
+        trainers[bf16].train()
+        assert formats == {torch.bfloat16 if bf16 else torch.float32}
+        assert_encodes_in_float32(model, fresh())
+
+
+def test_a_training_that_fails_takes_its_autocast_along(
+    make_trainer: Any, fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of an interrupted notebook cell is used like any other."""
+    model = fresh()
+    trainer = make_trainer(model, tmp_path, arguments=ONE_STEP | {"bf16": True})
+    monkeypatch.setattr(trainer, "log", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    assert_encodes_in_float32(model, fresh())
+
+
 @pytest.mark.parametrize("saved", [torch.float16, torch.bfloat16])
 def test_half_weights_are_widened(saved: torch.dtype, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """transformers loads weights as they were saved, and a run in float16 ends in NaN after a few steps."""

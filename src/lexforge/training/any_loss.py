@@ -162,6 +162,8 @@ class AnyLossTraining(BaseTrainer):
                 "no step would be taken: max_steps or num_train_epochs must be above 0; received "
                 f"{self.args.max_steps} and {self.args.num_train_epochs}"
             )
+        if self.model_wrapped is not self.model:  # DistributedDataParallel of an earlier training is kept
+            self.accelerator.prepare_model(self.model, evaluation_mode=True)  # with the autocast in it
         try:
             output = super().train(*args, **kwargs)
         except ValueError as error:
@@ -169,7 +171,10 @@ class AnyLossTraining(BaseTrainer):
                 raise ValueError(no_batch(self.args.train_batch_size)) from error
             raise
         finally:
-            widen_products(self.model)  # the format belongs to this training, and the model may train again
+            # The format belongs to this training: the model is used, and may be trained again, in its own.
+            widen_products(self.model)
+            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # takes the autocast off
+            vars(self.model).pop("_is_accelerate_prepared", None)  # or no training would put it on again
         if self.state.global_step == 0:
             raise ValueError(no_batch(self.args.train_batch_size))
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
