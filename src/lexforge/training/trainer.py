@@ -290,7 +290,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the parent does, then take the averages of the weights and set the threshold."""
         try:
-            output = super().train(*args, **kwargs)
+            # The loss may train again, without this curriculum and these wanted numbers.
+            with self.curriculum.own_values() if self.curriculum else nullcontext():
+                output = super().train(*args, **kwargs)
         finally:
             for parameter in self._frozen:
                 parameter.requires_grad_(True)
