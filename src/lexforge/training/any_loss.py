@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from sentence_transformers.base.data_collator import BaseDataCollator
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
+from sentence_transformers.base.training_args import BatchSamplers
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -24,6 +26,7 @@ from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
 from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
 from lexforge.training.precision import EncoderPrecision, widen_products
+from lexforge.training.weighted_sampler import WeightedBatchSampler
 
 Losses = nn.Module | Mapping[str, nn.Module] | None
 logger = logging.getLogger(__name__)
@@ -150,6 +153,30 @@ class AnyLossTraining(BaseTrainer):
                 )
             )
         return batches
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """The batches of an evaluation, which know no weights of the training rows."""
+        with self._unweighted_batches():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """The same of data that are predicted."""
+        with self._unweighted_batches():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _unweighted_batches(self) -> Iterator[None]:
+        """A block in which batches hold each row once, as those of `TrainingSettings` without weights.
+
+        sentence-transformers takes the batch sampler of training for other data too.
+        """
+        sampler = self.args.batch_sampler
+        if getattr(sampler, "func", None) is WeightedBatchSampler:  # as `weighted_batches` returns it
+            self.args.batch_sampler = BatchSamplers.NO_DUPLICATES
+        try:
+            yield
+        finally:
+            self.args.batch_sampler = sampler
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as the parent does.
