@@ -158,6 +158,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         fuse_splade_head(model)
         super().prepare_model(model)
 
+    def begin_anew(self) -> None:
+        """Remember the weights again: an earlier training with this trainer may have changed them."""
+        self.finishing.begin(self.model)
+
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""
         if isinstance(loss, NeuralSparseLoss):
