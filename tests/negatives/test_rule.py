@@ -81,6 +81,15 @@ def test_no_text_of_the_query_or_a_positive_nor_a_text_twice() -> None:
     assert sorted(corpus[document] for document in filled.negatives) == [corpus[name] for name in "fhij"]
 
 
+@pytest.mark.parametrize("blank", ["", "   ", "\u3000", "\u200b\n"])
+def test_a_text_that_shows_nothing_is_no_negative(blank: str) -> None:
+    """Neither from the ranking nor among the random ones; a model would learn from nothing."""
+    data = RetrievalData("blank", {**CORPUS, "a": blank, "d": blank + "\n"}, DATA.queries, DATA.qrels)
+    assert negatives(data=data, per_row=2, choice="top", last_rank=6) == "bf"
+    (filled,) = mine({"q": {}}, data=data, per_row=6)
+    assert set(filled.negatives) == set("bfghij")
+
+
 @pytest.mark.parametrize("choice", ["random", "top"])
 def test_short_rows_are_filled_with_random_documents_or_dropped(choice: str) -> None:
     """The first of a row are mined; the rest are other documents that may be negatives."""

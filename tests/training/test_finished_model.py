@@ -47,3 +47,21 @@ def test_an_evaluation_measures_the_average_and_training_goes_on_from_its_own_we
         for name, tensor in shown.items():
             torch.testing.assert_close(tensor, (alone[name] + start[name]) / 2)
     assert all(torch.equal(tensor, seen[1][name]) for name, tensor in weights(averaged.model).items())
+
+
+def test_a_second_training_starts_from_the_model_that_the_first_one_left(
+    fresh: Callable[[], SparseEncoder], tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+) -> None:
+    """Half of the way from its own start, and not from that of the first training, which would undo it. A
+    resumed training has the start of the one that it continues.
+    """
+    trainer = make_trainer(fresh(), tmp_path, start_share=0.5)
+    starts = []
+    for resumed in (None, None, str(tmp_path / "checkpoint-4")):
+        starts.append(weights(trainer.model))
+        trainer.train(resumed)
+        trained = weights(SparseEncoder(str(tmp_path / "checkpoint-6"), device="cpu"))
+        start = starts[-2] if resumed else starts[-1]
+        for name, tensor in weights(trainer.model).items():
+            torch.testing.assert_close(tensor, (trained[name] + start[name]) / 2)
+    assert any(not torch.equal(tensor, starts[0][name]) for name, tensor in starts[1].items())

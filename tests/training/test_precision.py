@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sentence_transformers import SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lexforge import models, training
@@ -35,6 +38,18 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     return give
 
 
+def formats_in_training(model: SparseEncoder) -> set[torch.dtype]:
+    """A set that fills with the formats of the encoder's products while the model is trained."""
+    found: set[torch.dtype] = set()
+
+    def note(module: torch.nn.Module, args: Any, output: torch.Tensor) -> None:
+        if module.training:
+            found.add(output.dtype)
+
+    model[0].model.bert.encoder.layer[0].intermediate.dense.register_forward_hook(note)
+    return found
+
+
 @pytest.mark.parametrize(
     ("float32", "bfloat16", "chosen"),
     [
@@ -56,10 +71,44 @@ def test_the_faster_format_is_taken(
     """A gain of less than a tenth is not worth the rounding; no instructions, no choice."""
     calls = timed(float32, bfloat16)
     model = fresh()
+    formats = formats_in_training(model)
     trainer = make_trainer(model, tmp_path, fastest_precision=True, arguments=ONE_STEP)
     trainer.train()
     assert calls == [1]
-    assert {forward.dtype for forward in training_forwards(model)} == {chosen}
+    assert formats == {chosen}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_format_ends_with_its_training(
+    fails: bool,
+    timed: Any,
+    make_trainer: Any,
+    fresh: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model may be trained again, by a trainer of lexforge or another, and then in float32. So may a copy
+    that was made in the middle of training, once a trainer of lexforge has it.
+    """
+    timed(1.0, 0.5)
+    model = fresh()
+    copies: list[SparseEncoder] = []
+    trainer = make_trainer(model, tmp_path / "first", fastest_precision=True, arguments=ONE_STEP)
+    step = trainer.training_step
+
+    def copy_and_fail(*args: Any, **kwargs: Any) -> torch.Tensor:
+        copies.append(copy.deepcopy(model))
+        if fails:
+            raise RuntimeError("stopped")
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "training_step", copy_and_fail)
+    with pytest.raises(RuntimeError, match="stopped") if fails else nullcontext():
+        trainer.train()
+    assert {forward.dtype for forward in training_forwards(model)} == {torch.float32}
+    formats = formats_in_training(copies[0])
+    make_trainer(copies[0], tmp_path / "second", arguments=ONE_STEP).train()
+    assert formats == {torch.float32}
 
 
 def test_an_encoder_that_has_no_choice_is_not_timed(fresh: Any) -> None:
@@ -121,10 +170,45 @@ def test_a_resumed_run_keeps_the_choice(timed: Any, make_trainer: Any, fresh: An
     make_trainer(fresh(), tmp_path, fastest_precision=True, arguments={"max_steps": 6}).train()
     calls = timed(1.0, 2.0)
     model = fresh()
+    formats = formats_in_training(model)
     trainer = make_trainer(model, tmp_path, fastest_precision=True)
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert calls == []
-    assert {forward.dtype for forward in training_forwards(model)} == {torch.bfloat16}
+    assert formats == {torch.bfloat16}
+
+
+def assert_encodes_in_float32(model: SparseEncoder, untrained: SparseEncoder) -> None:
+    untrained.load_state_dict(model.state_dict())
+    assert torch.equal(*(one.encode(["a tree"]).to_dense() for one in (model, untrained)))
+
+
+def test_autocast_ends_with_its_training(make_trainer: Any, fresh: Any, tmp_path: Path) -> None:
+    """Each training of a model has its own format, by another trainer or the same; the model that is left
+    computes in float32, as its saved copy does.
+    """
+    model = fresh()
+    trainers = {
+        bf16: make_trainer(model, tmp_path / str(bf16), arguments=ONE_STEP | {"bf16": bf16})
+        for bf16 in (False, True)
+    }
+    formats = formats_in_training(model)
+    for bf16 in (False, True, True, False):
+        formats.clear()
+        trainers[bf16].train()
+        assert formats == {torch.bfloat16 if bf16 else torch.float32}
+        assert_encodes_in_float32(model, fresh())
+
+
+def test_a_training_that_fails_takes_its_autocast_along(
+    make_trainer: Any, fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of an interrupted notebook cell is used like any other."""
+    model = fresh()
+    trainer = make_trainer(model, tmp_path, arguments=ONE_STEP | {"bf16": True})
+    monkeypatch.setattr(trainer, "log", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    assert_encodes_in_float32(model, fresh())
 
 
 @pytest.mark.parametrize("saved", [torch.float16, torch.bfloat16])

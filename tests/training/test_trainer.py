@@ -6,7 +6,7 @@ import copy
 import io
 import math
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +281,35 @@ def test_after_an_evaluation_the_loss_has_the_values_of_its_step_again(
     without = train("without")
     assert len({str(values) for values in without}) == 5  # the ramp and the phases differ from step to step
     assert train("with", eval_strategy="steps", eval_steps=1) == without
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_loss_that_has_trained_has_the_values_that_it_was_given(
+    fails: bool,
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: Callable[..., SpladeTrainer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second training with it would otherwise have the weights of the first one's last step."""
+    trainer = make_trainer(tiny_splade, tmp_path, ramp_fraction=1.0, document_terms=5)
+    loss = trainer.curriculum.loss
+
+    def values() -> tuple[Any, ...]:
+        return loss.temperature, loss.regularizer_ramp, dict(loss.weights), dict(loss.sparsity_factors)
+
+    given, seen = values(), []
+
+    def note(logs: dict[str, float], start_time: float | None = None) -> None:
+        seen.append(values())
+        if fails:
+            raise RuntimeError("stopped")
+
+    monkeypatch.setattr(trainer, "log", note)
+    with pytest.raises(RuntimeError, match="stopped") if fails else nullcontext():
+        trainer.train()
+    assert all(moved != before for moved, before in zip(seen[0], given, strict=True))
+    assert values() == given
 
 
 @pytest.mark.parametrize(("wanted", "share"), [(None, 0.1), (0.0, 0.0), (0.3, 0.3)])

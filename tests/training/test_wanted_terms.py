@@ -17,6 +17,7 @@ from lexforge.losses import InfoNCELoss, NeuralSparseLoss
 from lexforge.runs import last_checkpoint
 from lexforge.sparsity import document_levels
 from lexforge.training import SpladeTrainer
+from lexforge.training import trainer as trainer_module
 from lexforge.training.columns import texts_of_rows
 
 WORDS = "list array search index query document vector sparse token model train file".split()
@@ -143,6 +144,32 @@ def test_the_end_of_a_training_gives_no_scale(
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
     assert all(before[name].shape == (len(model.tokenizer),) for name in changed)  # of the decoder alone
+
+
+def test_after_autocast_the_saved_model_has_the_number_that_is_told(
+    fresh: Callable[[], SparseEncoder],
+    tmp_path: Path,
+    make_trainer: Callable[..., SpladeTrainer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Texts are encoded in float32 later: trimmed under autocast, they would have another number then, and
+    the finished run, resumed without a step, another bias.
+    """
+    texts = [f"the {first} of a {second}" for first in WORDS for second in WORDS]
+    monkeypatch.setattr(trainer_module, "SAMPLE", len(texts))  # no other texts fill the sample up
+    given: dict[str, Any] = {"document_terms": 20, "counted_texts": {"document": texts}}
+    given["arguments"] = {"bf16": True, "max_steps": 4}
+    trainer = make_trainer(fresh(), tmp_path / "run", **given)
+    trainer.train()
+    trainer.model.save_pretrained(str(tmp_path / "saved"))
+    saved = SparseEncoder(str(tmp_path / "saved"), device="cpu")
+    vectors = saved.encode(texts, convert_to_sparse_tensor=False)
+    terms = float((vectors > 0).sum() / len(texts))
+    assert trainer.state.log_history[-1]["terms/document_finished"] == pytest.approx(terms, abs=0.005)
+    again = make_trainer(fresh(), tmp_path / "run", **given)
+    again.train(resume_from_checkpoint=last_checkpoint(tmp_path / "run"))
+    for name, value in trainer.model.state_dict().items():
+        torch.testing.assert_close(again.model.state_dict()[name], value, rtol=0, atol=0, msg=name)
 
 
 def test_the_number_of_queries_is_told(

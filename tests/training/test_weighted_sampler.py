@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from lexforge.data import (
     load_retrieval_data,
     load_training_data,
 )
+from lexforge.runs.finite import ROWS_KEY
 from lexforge.training.weighted_sampler import WeightedBatchSampler, draw_rows, weighted_batches
 
 
@@ -81,6 +83,21 @@ def test_weights_that_do_not_fit_are_refused() -> None:
     """Rows that were dropped after the weights were read would get those of others."""
     with pytest.raises(ValueError, match="received 3 for 4 rows"):
         WeightedBatchSampler(rows(4), 2, True, weights=np.ones(3))
+
+
+@pytest.mark.parametrize("number", [7, 12])
+def test_an_evaluation_takes_each_of_its_rows_once(
+    number: int, tiny_splade: Any, make_trainer: Any, training_rows: list[dict[str, str]], tmp_path: Path
+) -> None:
+    """The weights are those of the training rows, whose sampler sentence-transformers takes for all data."""
+    evaluated = Dataset.from_list(training_rows[:number])
+    arguments = {"per_device_eval_batch_size": 1, **weighted_batches(np.array([40.0, *[1.0] * 11]))}
+    trainer = make_trainer(tiny_splade, tmp_path, eval_dataset=evaluated, arguments=arguments)
+    for batches in (trainer.get_eval_dataloader(), trainer.get_test_dataloader(evaluated)):
+        texts = [batch[ROWS_KEY][0][0] for batch in batches]
+        assert sorted(texts) == sorted(evaluated["anchor"][:])
+    rows_of_an_epoch = [row for batch in trainer.get_train_dataloader().batch_sampler for row in batch]
+    assert rows_of_an_epoch.count(0) > 1
 
 
 def write(path: Path, *lines: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from lexforge.common.types import DataError, Run
+from lexforge.data.lines import stripped
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.settings import Shortage
 
@@ -199,15 +200,15 @@ class NegativeMiner:
         window = []
         for document in ranked[self.rule.first_rank - 1 : self.rule.last_rank]:
             text = self.data.corpus[document]
-            if text not in forbidden:
+            if stripped(text) and text not in forbidden:
                 window.append(document)
                 forbidden.add(text)
         return window
 
     def _forbidden(self, query: str) -> set[str]:
-        """Return the texts that no negative of the query may have."""
+        """Return the texts, beside blank ones, that no negative of the query may have."""
         text = self.queries[query]
-        return {"", text, *(self.data.corpus[document] for document in self._by_text[text])}
+        return {text, *(self.data.corpus[document] for document in self._by_text[text])}
 
     def _row(
         self,
@@ -250,7 +251,8 @@ class NegativeMiner:
             # Walk on from a random document to the first that is allowed: one draw each, and it always ends.
             start = generator.randrange(total)
             walk = (self._documents[(start + step) % total] for step in range(total))
-            found = next((document for document in walk if corpus[document] not in forbidden), None)
+            allowed = (one for one in walk if stripped(text := corpus[one]) and text not in forbidden)
+            found = next(allowed, None)
             if found is None:
                 raise DataError(
                     f"{self.data.name}: only {len(chosen) + len(drawn)} documents can be negatives of query "

@@ -108,6 +108,8 @@ class ResumableTraining(BaseTrainer):
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             if has_finished(state, self.args):
                 return self._restore_finished(checkpoint, state)
+        else:
+            self.begin_anew()
         self._stop.number = 0
         self._newest = None
         # At the end of training the Trainer would delete the newest checkpoint in favour of the best, so the
@@ -120,6 +122,9 @@ class ResumableTraining(BaseTrainer):
         if self._stop.number:
             self._leave()
         return output
+
+    def begin_anew(self) -> None:
+        """Called before a training that resumes from no checkpoint, with the model that is to be trained."""
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate the whole model, also while shards of it are trained."""

@@ -39,7 +39,7 @@ class Finishing:
     The start is kept in the memory of the CPU.
 
     Args:
-        model: The model before training; its weights are copied.
+        model: The model before training; its weights are copied, and again where another training `begin`s.
         start_share: Share of the start, in [0, 1); 0 keeps the trained weights and copies nothing.
         prune_threshold: What the logit of a term must exceed to stay active, >= 0.
         average: Keeps the running average of the trained weights; None takes the weights of the last step.
@@ -61,7 +61,11 @@ class Finishing:
         checked = FinishSettings(start_share, prune_threshold)
         self.start_share, self.prune_threshold = checked.start_share, checked.prune_threshold
         self.average = average
-        self.start = _copied(model) if start_share else {}
+        self.begin(model)
+
+    def begin(self, model: nn.Module) -> None:
+        """Take the weights that a model has now for the start of the training that begins."""
+        self.start = _copied(model) if self.start_share else {}
 
     @torch.no_grad()
     def apply(self, model: SparseEncoder) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from sentence_transformers.base.data_collator import BaseDataCollator
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
+from sentence_transformers.base.training_args import BatchSamplers
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -20,11 +22,11 @@ from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_models, loss_tensors, losses_of
 from lexforge.models.structure import checkpoint_layers, set_dropout
-from lexforge.models.training_forward import training_forwards
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
 from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
-from lexforge.training.precision import EncoderPrecision
+from lexforge.training.precision import EncoderPrecision, widen_products
+from lexforge.training.weighted_sampler import WeightedBatchSampler
 
 Losses = nn.Module | Mapping[str, nn.Module] | None
 logger = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ class AnyLossTraining(BaseTrainer):
 
     def prepare_model(self, model: BaseModel) -> None:
         """Change a model in place before it is trained: padding is skipped, and what was asked for set."""
-        training_forwards(model)
+        widen_products(model)  # a copy of a model in the middle of its training computes as that one did
         if self.dropout is not None:
             set_dropout(model, self.dropout)
         if self.gradient_checkpointing:
@@ -152,6 +154,30 @@ class AnyLossTraining(BaseTrainer):
             )
         return batches
 
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """The batches of an evaluation, which know no weights of the training rows."""
+        with self._unweighted_batches():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """The same of data that are predicted."""
+        with self._unweighted_batches():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _unweighted_batches(self) -> Iterator[None]:
+        """A block in which batches hold each row once, as those of `TrainingSettings` without weights.
+
+        sentence-transformers takes the batch sampler of training for other data too.
+        """
+        sampler = self.args.batch_sampler
+        if getattr(sampler, "func", None) is WeightedBatchSampler:  # as `weighted_batches` returns it
+            self.args.batch_sampler = BatchSamplers.NO_DUPLICATES
+        try:
+            yield
+        finally:
+            self.args.batch_sampler = sampler
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as the parent does.
 
@@ -163,12 +189,19 @@ class AnyLossTraining(BaseTrainer):
                 "no step would be taken: max_steps or num_train_epochs must be above 0; received "
                 f"{self.args.max_steps} and {self.args.num_train_epochs}"
             )
+        if self.model_wrapped is not self.model:  # DistributedDataParallel of an earlier training is kept
+            self.accelerator.prepare_model(self.model, evaluation_mode=True)  # with the autocast in it
         try:
             output = super().train(*args, **kwargs)
         except ValueError as error:
             if self.state.global_step == 0 and "does not contain any data" in str(error):  # an empty stream
                 raise ValueError(no_batch(self.args.train_batch_size)) from error
             raise
+        finally:
+            # The format belongs to this training: the model is used, and may be trained again, in its own.
+            widen_products(self.model)
+            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # takes the autocast off
+            vars(self.model).pop("_is_accelerate_prepared", None)  # or no training would put it on again
         if self.state.global_step == 0:
             raise ValueError(no_batch(self.args.train_batch_size))
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:

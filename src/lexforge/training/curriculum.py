@@ -53,7 +53,8 @@ class CurriculumCallback(TrainerCallback):
 
     The values are a pure function of `global_step / max_steps`, so there is nothing to save, and a resumed
     run continues exactly. A term whose weight is 0 at the start stays off in every phase. The learning-rate
-    factor of a phase is applied by `SpladeTrainer.create_scheduler`.
+    factor of a phase is applied by `SpladeTrainer.create_scheduler`. After training the loss has the values
+    that it was given (`own_values`), because it may train again.
 
     Args:
         loss: The loss to write into.
@@ -84,21 +85,28 @@ class CurriculumCallback(TrainerCallback):
         self._write(state.global_step / state.max_steps)
 
     @contextmanager
+    def own_values(self) -> Iterator[None]:
+        """A block after which the loss has the values of before, also those that a controller moves."""
+        loss = self.loss
+        before = loss.regularizer_ramp, loss.temperature, dict(loss.weights), self.phase_index
+        factors = loss.sparsity_factors
+        try:
+            yield
+        finally:
+            loss.regularizer_ramp, loss.temperature, loss.weights, self.phase_index = before
+            loss.sparsity_factors = factors
+
+    @contextmanager
     def final_values(self) -> Iterator[None]:
         """A block in which the loss has the values of the end of training, for an evaluation.
 
         The values of the step under way would make the evaluation loss move with the schedule: one and the
         same model would seem to improve, and the best checkpoint would be chosen by its step.
         """
-        loss = self.loss
-        before = loss.regularizer_ramp, loss.temperature, dict(loss.weights), self.phase_index
-        factors, loss.sparsity_factors = loss.sparsity_factors, {}  # a controller moves them at every step
-        self._write(1.0)
-        try:
+        with self.own_values():
+            self.loss.sparsity_factors = {}  # a controller moves them at every step
+            self._write(1.0)
             yield
-        finally:
-            loss.regularizer_ramp, loss.temperature, loss.weights, self.phase_index = before
-            loss.sparsity_factors = factors
 
     def _write(self, progress: float) -> None:
         """Write the values for a share of training, in [0, 1], into the loss."""

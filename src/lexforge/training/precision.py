@@ -41,13 +41,24 @@ def widen_weights(model: nn.Module) -> list[str]:
     return [f"the weights were saved in {saved} and are trained, and saved at the end, in float32"]
 
 
+def widen_products(model: nn.Module) -> None:
+    """Let the encoder of a model compute in float32 while it is trained, in place.
+
+    Args:
+        model: Any encoder; its transformers get a `TrainingForward`, if they have none yet.
+    """
+    for forward in training_forwards(model):
+        forward.dtype = torch.float32
+
+
 class EncoderPrecision(TrainerCallback):
     """Train the encoder in bfloat16 if this processor computes it faster so, and everything else in float32.
 
     Before the first step the forward and backward pass of the very encoder are timed in both formats, once on
     a machine (`lexforge.storage.timings`), so that a run that is repeated there computes the same. The
     weights, the SPLADE head, the loss and the state of the optimizer are float32 in either case, and so is
-    every evaluation. All ranks do what the first one chooses. A resumed run keeps the choice.
+    every evaluation. All ranks do what the first one chooses. A resumed run keeps the choice. When training
+    ends, the trainer sets float32 again (`widen_products`).
     """
 
     def __init__(self) -> None:

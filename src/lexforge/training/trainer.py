@@ -158,6 +158,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         fuse_splade_head(model)
         super().prepare_model(model)
 
+    def begin_anew(self) -> None:
+        """Remember the weights again: an earlier training with this trainer may have changed them."""
+        self.finishing.begin(self.model)
+
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""
         if isinstance(loss, NeuralSparseLoss):
@@ -290,7 +294,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the parent does, then take the averages of the weights and set the threshold."""
         try:
-            output = super().train(*args, **kwargs)
+            # The loss may train again, without this curriculum and these wanted numbers.
+            with self.curriculum.own_values() if self.curriculum else nullcontext():
+                output = super().train(*args, **kwargs)
         finally:
             for parameter in self._frozen:
                 parameter.requires_grad_(True)
