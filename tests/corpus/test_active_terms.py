@@ -24,7 +24,7 @@ def test_a_sample_is_spread_over_the_collection(
 ) -> None:
     """Collections are often sorted by source, so the first documents would not stand for the rest."""
     vectors = tiny_splade.encode_document(TEXTS, convert_to_sparse_tensor=False).cpu().numpy()
-    monkeypatch.setattr(encoding, "SAMPLE", 3)
+    monkeypatch.setattr(encoding, "COUNTED_DOCUMENTS", 3)
     frequency, documents = active_document_frequency(tiny_splade, TEXTS)
     assert documents == 3
     np.testing.assert_array_equal(frequency, (vectors[[0, 3, 6]] > 0).sum(axis=0))
