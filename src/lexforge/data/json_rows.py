@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lexforge.common.types import DataError
-
 _BATCH = 10_000  # objects in memory at a time
 
 
@@ -46,10 +44,7 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
     Args:
         objects: Yields them; it is called twice, first for the types.
         place: The new file. A value that is missing is null. The values of a column of several types stay
-            what they are, as by `datasets.Json`.
-
-    Raises:
-        DataError: If there is such a column, and `datasets` is older than its type for them.
+            what they are, by `datasets.Json`, which version 5 has.
     """
     import datasets
 
@@ -57,12 +52,6 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
     for batch in _batches(objects()):
         for name in dict.fromkeys(name for each in batch for name in each):
             types[name] = _common_type(types.get(name, pa.null()), [each.get(name) for each in batch])
-    mixed = [name for name, kind in types.items() if kind is None]
-    if mixed and not hasattr(datasets, "Json"):
-        raise DataError(
-            f"the values of the columns {mixed} are of several types, which needs datasets 5 or newer; "
-            f"received {datasets.__version__}"
-        )
     known = datasets.Features.from_arrow_schema(pa.schema({n: kind for n, kind in types.items() if kind}))
     features = datasets.Features({name: known[name] if types[name] else datasets.Json() for name in types})
     schema = features.arrow_schema

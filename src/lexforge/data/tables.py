@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import re
 import shutil
 from array import array
@@ -216,6 +217,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         DataError: If `datasets` cannot read the file, or if it holds no row. The message names the line where
             that is known.
     """
+    import datasets
+
     if READERS[ending(path)] == "parquet":
         plain = _decompressed(path) if path.suffix == ".zst" else path
         return Table(_load(path, "parquet", plain), Origin(str(path)))
@@ -226,7 +229,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
             table = Table(rows, Origin(str(path), form))
-            if not form.delimiter and holds_dates(rows.features.arrow_schema):
+            if hasattr(datasets, "Json") and not form.delimiter and holds_dates(rows.features.arrow_schema):
                 table = _with_texts_for_dates(path, form, faults)
         except DataError:
             if _is_no_list_of_lines(path):
@@ -236,7 +239,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 form = text_form(path, headers, options, found.encoding)
             before = faults.rows
             table = _readable_rows(path, form, faults, found.fitting)
-            if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
+            as_it_was = form.delimiter or not hasattr(datasets, "Json")
+            if as_it_was and form.encoding == UTF_8 and faults.rows == before:
                 raise  # no line is wrong
     if table is None:
         table = _readable_rows(path, form, faults, found.fitting if found else "")
@@ -395,20 +399,25 @@ def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> 
         return (record for _, record in good_records(path, form, Faults(str(path))))
 
     def write(place: Path) -> None:
-        if not form.delimiter:
+        if suffix == ".arrow":
             write_objects(records, place)
             return
         with place.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerow(form.header)
-            writer.writerows(records())
+            if form.delimiter:
+                writer = csv.writer(out, lineterminator="\n")
+                writer.writerow(form.header)
+                writer.writerows(records())
+            else:
+                out.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records())
 
-    copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".arrow")
+    # Before version 5 `datasets` has no type for a column of several types.
+    suffix = ".csv" if form.delimiter else ".arrow" if hasattr(datasets, "Json") else ".jsonl"
+    copy = _copy_of(path, repr(form), suffix)
     if not copy.is_file():
         write_file(copy, write)
-    if form.delimiter:
-        plain = form._replace(encoding=UTF_8, delimiter=",", quoted=True, above=1)
-        rows = _load(path, "csv", copy, **_csv_options(plain))
+    if suffix != ".arrow":
+        plain = form._replace(encoding=UTF_8, delimiter=form.delimiter and ",", quoted=True, above=1)
+        rows = _load(path, READERS[suffix], copy, **_csv_options(plain))
     else:
         rows = datasets.Dataset.from_file(str(copy))
     if len(rows) != len(lines):
