@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Dataset
+from sentence_transformers import __version__
 
 from lexforge.data import (
     DataError,
@@ -85,6 +86,7 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         WeightedBatchSampler(rows(4), 2, True, weights=np.ones(3))
 
 
+@pytest.mark.skipif(__version__ < "6.2", reason="sentence-transformers 6.0 draws other training rows here")
 @pytest.mark.parametrize("number", [7, 12])
 def test_an_evaluation_takes_each_of_its_rows_once(
     number: int, tiny_splade: Any, make_trainer: Any, training_rows: list[dict[str, str]], tmp_path: Path
