@@ -22,7 +22,7 @@ from lexforge.settings import StsOptions
 
 datasets = pytest.importorskip("datasets")
 needs_json = pytest.mark.skipif(
-    not hasattr(datasets, "Json"), reason="before version 5 no column holds values of several types"
+    not hasattr(datasets, "Json"), reason="before version 4.7 no column holds values of several types"
 )
 
 
@@ -203,7 +203,6 @@ def test_a_download_that_was_cut_is_told(tmp_path: Path, ending: str, codec: str
         load_training_data(str(path), [])
 
 
-@needs_json
 @pytest.mark.parametrize(
     ("first", "last"),
     [
@@ -212,8 +211,8 @@ def test_a_download_that_was_cut_is_told(tmp_path: Path, ending: str, codec: str
         ({"meta": None}, {"meta": {"lang": "en"}}),
         ({"meta": {"lang": "en"}}, {"meta": {"lang": "en", "site": "a"}}),
         ({"tags": []}, {"tags": ["a"]}),
-        ({"year": 2001}, {"year": "unknown"}),
-        ({"year": 2001}, {"year": 2**80}),
+        pytest.param({"year": 2001}, {"year": "unknown"}, marks=needs_json),
+        pytest.param({"year": 2001}, {"year": 2**80}, marks=needs_json),
         ({"date": "2021-01-01"}, {"date": "n.d."}),
     ],
 )
@@ -231,7 +230,6 @@ def test_a_column_may_come_or_change_late_in_json_lines(
     assert ("late" in found["b"]) == ("title" in last)
 
 
-@needs_json
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.zst", "array.json", "several lines.json"])
 def test_texts_that_look_like_dates_stay_texts(name: str, tmp_path: Path) -> None:
     """`datasets` made a time of the id 2021-01-01, and of an answer that is a date."""

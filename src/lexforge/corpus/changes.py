@@ -105,16 +105,15 @@ def change_index(
                 f"the id {both[0]!r} belongs to a passage of the document {kept[both[0]].document!r}; "
                 f"received it for one of {new[both[0]].document!r}"
             )
+        if not new and len(kept) == len(stored):
+            return Change(0, len(added), 0)
+        if not kept and not new:
+            raise ValueError(f"no document of {directory} would be left; delete the folder instead")
         remaining = {key: passage for key, passage in kept.items() if key in passages}
         # Those that were left out come first: they were there before the new ones.
         others = {key: passage for key, passage in {**kept, **new}.items() if key not in remaining}
         coming, repeated = _divided(others, {passage_digest(passage) for passage in remaining.values()})
         came = len(coming.keys() & new.keys())
-        change = Change(came, len(added) - came, len(stored) - len(kept))
-        if not new and len(kept) == len(stored):
-            return change
-        if not kept and not new:
-            raise ValueError(f"no document of {directory} would be left; delete the folder instead")
         parts = [index.vectors(list(remaining))] if remaining else []
         if coming:
             texts = [passage.joined for passage in coming.values()]
@@ -134,7 +133,7 @@ def change_index(
         source = replace(source, generation=source.generation + 1)
         write_generation(directory, source, built.save, after, repeated)
         _remove_other_generations(directory, source.folder)
-    return change
+    return Change(came, len(added) - came, len(stored) - len(kept))
 
 
 def _divided(
@@ -149,7 +148,7 @@ def _divided(
     new, repeated, known = {}, {}, {*known}
     for key, passage in passages.items():
         digest = passage_digest(passage)
-        if digest in known and digest is not None:
+        if digest is not None and digest in known:
             repeated[key] = passage
         else:
             new[key] = passage

@@ -7,13 +7,20 @@ that look like dates for dates. Such files are written anew here, and a text sta
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lexforge.common.types import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_NO_SPACE = re.compile(r"\S")
 _BATCH = 10_000  # objects in memory at a time
 
 
@@ -23,12 +30,15 @@ def objects_of(text: str) -> Iterator[Any]:
     Args:
         text: The text of a file.
 
+    Yields:
+        A value, as `json.loads` returns it.
+
     Raises:
         json.JSONDecodeError: If the text is no JSON.
     """
     decoder, end = json.JSONDecoder(), 0
-    while rest := text[end:].lstrip():
-        value, end = decoder.raw_decode(text, len(text) - len(rest))
+    while first := _NO_SPACE.search(text, end):
+        value, end = decoder.raw_decode(text, first.start())
         yield from value if isinstance(value, list) else [value]
 
 
@@ -44,7 +54,10 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
     Args:
         objects: Yields them; it is called twice, first for the types.
         place: The new file. A value that is missing is null. The values of a column of several types stay
-            what they are, by `datasets.Json`, which version 5 has.
+            what they are, by `datasets.Json`.
+
+    Raises:
+        DataError: If there is such a column, and `datasets` is older than 4.7, which brought this type.
     """
     import datasets
 
@@ -52,6 +65,12 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
     for batch in _batches(objects()):
         for name in dict.fromkeys(name for each in batch for name in each):
             types[name] = _common_type(types.get(name, pa.null()), [each.get(name) for each in batch])
+    mixed = [name for name, kind in types.items() if kind is None]
+    if mixed and not hasattr(datasets, "Json"):
+        raise DataError(
+            f"the values of {mixed} are of several types, which needs datasets 4.7 or newer; received "
+            f"{datasets.__version__}"
+        )
     known = datasets.Features.from_arrow_schema(pa.schema({n: kind for n, kind in types.items() if kind}))
     features = datasets.Features({name: known[name] if types[name] else datasets.Json() for name in types})
     schema = features.arrow_schema
@@ -59,6 +78,13 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
         for batch in _batches(objects()):
             columns = [_column([each.get(field.name) for each in batch], field.type) for field in schema]
             out.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def open_objects(place: Path) -> Dataset:
+    """Map a file of `write_objects` as a table `[objects]`."""
+    import datasets
+
+    return datasets.Dataset.from_file(str(place))
 
 
 def _batches(objects: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

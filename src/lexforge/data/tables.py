@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
 import shutil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.json_rows import holds_dates, objects_of, write_objects
+from lexforge.data.json_rows import holds_dates, objects_of, open_objects, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_files import silent
@@ -217,8 +217,6 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         DataError: If `datasets` cannot read the file, or if it holds no row. The message names the line where
             that is known.
     """
-    import datasets
-
     if READERS[ending(path)] == "parquet":
         plain = _decompressed(path) if path.suffix == ".zst" else path
         return Table(_load(path, "parquet", plain), Origin(str(path)))
@@ -228,9 +226,6 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         plain = _decompressed(path) if path.suffix == ".zst" else path
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
-            table = Table(rows, Origin(str(path), form))
-            if hasattr(datasets, "Json") and not form.delimiter and holds_dates(rows.features.arrow_schema):
-                table = _with_texts_for_dates(path, form, faults)
         except DataError:
             if _is_no_list_of_lines(path):
                 raise
@@ -239,9 +234,13 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 form = text_form(path, headers, options, found.encoding)
             before = faults.rows
             table = _readable_rows(path, form, faults, found.fitting)
-            as_it_was = form.delimiter or not hasattr(datasets, "Json")
-            if as_it_was and form.encoding == UTF_8 and faults.rows == before:
+            if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
                 raise  # no line is wrong
+        else:
+            if not form.delimiter and holds_dates(rows.features.arrow_schema):
+                table = _with_texts_for_dates(path, form, faults)
+            else:
+                table = Table(rows, Origin(str(path), form))
     if table is None:
         table = _readable_rows(path, form, faults, found.fitting if found else "")
     if note := _guesses(path, form, options):
@@ -375,16 +374,12 @@ def _with_texts_for_dates(path: Path, form: TextForm, faults: Faults) -> Table:
     """Open a file of JSON in which `datasets` took texts for dates."""
     if not _is_no_list_of_lines(path):
         return _readable_rows(path, form, faults, "")
-    import datasets
-
-    def objects() -> Iterator[dict[str, Any]]:
-        with whole_data(path), open_bytes(path) as stream:
-            yield from objects_of(stream.read().decode("utf-8-sig"))
-
     copy = _copy_of(path, "dates", ".arrow")
     if not copy.is_file():
-        write_file(copy, lambda place: write_objects(objects, place))
-    return Table(datasets.Dataset.from_file(str(copy)), Origin(str(path), form))
+        with whole_data(path), open_bytes(path) as stream:
+            objects = list(objects_of(stream.read().decode("utf-8-sig")))  # `datasets` held them all too
+        write_file(copy, partial(write_objects, lambda: objects))
+    return Table(open_objects(copy), Origin(str(path), form))
 
 
 def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> Table:
@@ -393,33 +388,23 @@ def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> 
     if not lines:
         faults.refuse_nothing_left()
 
-    import datasets
-
     def records() -> Iterator[Any]:
         return (record for _, record in good_records(path, form, Faults(str(path))))
 
-    def write(place: Path) -> None:
-        if suffix == ".arrow":
-            write_objects(records, place)
-            return
+    def write_csv(place: Path) -> None:
         with place.open("w", encoding="utf-8", newline="") as out:
-            if form.delimiter:
-                writer = csv.writer(out, lineterminator="\n")
-                writer.writerow(form.header)
-                writer.writerows(records())
-            else:
-                out.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records())
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(form.header)
+            writer.writerows(records())
 
-    # Before version 5 `datasets` has no type for a column of several types.
-    suffix = ".csv" if form.delimiter else ".arrow" if hasattr(datasets, "Json") else ".jsonl"
-    copy = _copy_of(path, repr(form), suffix)
+    copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".arrow")
     if not copy.is_file():
-        write_file(copy, write)
-    if suffix != ".arrow":
-        plain = form._replace(encoding=UTF_8, delimiter=form.delimiter and ",", quoted=True, above=1)
-        rows = _load(path, READERS[suffix], copy, **_csv_options(plain))
+        write_file(copy, write_csv if form.delimiter else partial(write_objects, records))
+    if form.delimiter:
+        plain = form._replace(encoding=UTF_8, delimiter=",", quoted=True, above=1)
+        rows = _load(path, "csv", copy, **_csv_options(plain))
     else:
-        rows = datasets.Dataset.from_file(str(copy))
+        rows = open_objects(copy)
     if len(rows) != len(lines):
         raise DataError(f"{path}: {len(lines)} rows were found, and `datasets` read {len(rows)} of them")
     return Table(rows, Origin(str(path), form, np.frombuffer(lines, np.int64)))
