@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import lexforge
 
 
 @pytest.mark.parametrize(
@@ -43,3 +47,35 @@ def test_torch_keeps_its_threads_as_numba_starts_its_own(layer: str) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["2", "1", "1", "1"]
+
+
+def test_a_loop_is_compiled_anew_where_what_it_calls_has_changed(tmp_path: Path) -> None:
+    """numba watches the file of a loop alone, so after an update a loop went on with an old callee."""
+    shutil.copytree(
+        Path(lexforge.__file__).parent, tmp_path / "lexforge", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    kernels = tmp_path / "lexforge" / "kernels"
+    (kernels / "loops.py").write_text(
+        "from lexforge.kernels.callee import number\nfrom lexforge.kernels.parallel import parallel\n"
+        "@parallel\ndef loop():\n    return number()\n"
+    )
+    code = (
+        "from lexforge.kernels.loops import loop\n"
+        "print(loop(), sum(loop.__wrapped__.stats.cache_hits.values()))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    found = []
+    for number in (1, 1, 2):
+        (kernels / "callee.py").write_text(
+            f"from lexforge.kernels.parallel import inner\n@inner\ndef number():\n    return {number}\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(done.stdout.split())
+    assert found == [["1", "0"], ["1", "1"], ["2", "0"]]  # a version that is known is read, and not compiled

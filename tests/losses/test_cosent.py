@@ -125,6 +125,16 @@ def test_equals_sentence_transformers(tiny_dense, similarity: str) -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)  # float32, sums of 66 terms
 
 
+def test_gathering_keeps_labels_apart(tiny_dense) -> None:
+    """Labels that only float64 tells apart stay ordered when they are sent to other ranks."""
+    rows = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    others = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # similarities 1 and 0, against the order of the labels
+    labels = torch.tensor([0.5, 0.5 + 1e-12], dtype=torch.float64)
+    loss = CoSENTLoss(tiny_dense, scale=1.0, gather_across_devices=True)
+    found = loss.compute_loss_from_embeddings([rows, others], labels)
+    assert found.item() == pytest.approx(math.log(1 + math.e), rel=1e-6)
+
+
 def test_module_errors(tiny_dense) -> None:
     """Settings fail at construction, columns and labels at the first call."""
     with pytest.raises(ValueError, match="scale"):

@@ -8,19 +8,26 @@ waits here.
 numba and torch share one OpenMP. As its threads start, numba tells OpenMP their number, and the thread that
 starts them would have torch take as many from then on. So they are started by a thread that does nothing
 else.
+
+numba keeps what it has compiled until the file of the loop changes. A loop would go on with the old code of
+a function that it calls from another file. So each version of these files has a folder of its own.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numba
+
+from lexforge.storage.files import cache_folder
 
 _ONE_AT_A_TIME = threading.Lock()
 _most: int | None = None  # threads of a loop; None is as many as numba has
@@ -79,10 +86,9 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Callabl
     Returns:
         The compiled function, or without a function a decorator with the options.
     """
-    compiled: Callable[..., Any] = numba.njit(
-        function, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
-    )
-    return compiled
+    if function is None:
+        return functools.partial(inner, **options)
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
 
 
 def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:
@@ -99,11 +105,11 @@ def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Call
     if function is None:
         return functools.partial(parallel, **options)
     assert isinstance(function, FunctionType)
-    on_threads = numba.njit(parallel=True, cache=True, **options)(function)
+    on_threads = _compiled(function, parallel=True, **options)
     # The cache of numba tells functions apart by their names, and not by how they were compiled.
     copy = FunctionType(function.__code__, function.__globals__)
     copy.__qualname__ = f"{function.__qualname__}_on_one_thread"
-    on_one_thread = numba.njit(cache=True, **options)(copy)
+    on_one_thread = _compiled(copy, **options)
 
     @functools.wraps(on_threads)
     def run(*arguments: Any) -> Any:
@@ -114,6 +120,36 @@ def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Call
             return on_threads(*arguments)
 
     return run
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile a function at its first call, and keep the result for later processes."""
+    chosen = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _folder_of_this_version(chosen)  # is read here, and not at the first call
+    try:
+        compiled: Callable[..., Any] = numba.njit(function, cache=True, **options)
+    finally:
+        numba.config.CACHE_DIR = chosen
+    return compiled
+
+
+@functools.cache
+def _folder_of_this_version(chosen: str) -> str:
+    """Return the folder for what is compiled from these files by this numba.
+
+    As with numba, it is beside the files if the user may write there, and else in the user's cache.
+
+    Args:
+        chosen: What NUMBA_CACHE_DIR says, or an empty text.
+    """
+    files = Path(__file__).parent
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(files.rglob("*.py")):
+        digest.update(path.read_bytes())
+    name = f"loops-{digest.hexdigest()[:16]}"
+    if not chosen and os.access(files, os.W_OK):
+        chosen = str(files / "__pycache__")
+    return os.path.join(chosen, name) if chosen else str(cache_folder(name))
 
 
 def _apply_limit() -> None:
