@@ -6,9 +6,10 @@ INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
 OLDEST := .venv-oldest
 ENGINES := .venv-engines
-# Tests run in this many processes; their threads sleep while they wait for each other's. Each begins with half of the
-# tests in their order, because those of a file share what is expensive to make, and takes from the other when it is done.
-WORKERS := 2
+# Tests run in this many processes, one more than cores, because some wait for processes that they start. Their threads
+# sleep while they wait for each other's. Each begins with a part of the tests in their order, because those of a file
+# share what is expensive to make, and takes from the others when it is done.
+WORKERS := 3
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 # Some machines ask Python not to keep what it compiled. The many processes of the tests would compile the package anew.
@@ -28,8 +29,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(RUNNABLE) $@
 
-$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+# What the package needs comes first, because that can be installed beside the newest: only the package writes into src/.
+# PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
+$(OLDEST)/.dependencies: constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-oldest.txt
+	touch $@
+
+$(OLDEST)/.installed: pyproject.toml $(OLDEST)/.dependencies
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
 		-e ".[triton,milvus,export,fastembed]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
@@ -74,8 +81,8 @@ test-processors: $(INSTALLED)
 
 # What touches the interfaces of torch, transformers, sentence-transformers, accelerate and the extras, with their
 # oldest versions.
-# PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python tests/compile_loops.py
 	$(OLDEST)/bin/python $(PYTEST) tests/losses/test_base.py tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py \
 		tests/models tests/training tests/runs/test_state.py tests/runs/test_resumable.py \
 		tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed/test_training_ranks.py \
