@@ -66,11 +66,8 @@ def loaded_digests(source: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("write", [beir, msmarco, rows_of_texts, hub])
-def test_another_text_under_the_same_path_is_told(
-    write: Callable[[Path, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_text_under_the_same_path_is_told(write: Callable[[Path, str], str], tmp_path: Path) -> None:
     """Whatever holds the texts. A file that was copied has another time, and is the same."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets-cache")
     before = loaded_digests(write(tmp_path / "data", "order"))
     assert {name: part["count"] for name, part in before.items()} == {
         "documents": 2,

@@ -44,13 +44,6 @@ SUMMARY = """\
 SKIP = SourceOptions(bad_rows="skip")
 
 
-@pytest.fixture(autouse=True)
-def caches_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` and lexforge keep what they converted; a test must not see what another one left."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def write(path: Path, content: bytes | str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -57,9 +57,8 @@ def test_beir_gives_titles_and_the_texts_that_are_searched(tmp_path: Path) -> No
     assert load_library(f"{tmp_path}/corpus.jsonl.gz").passages == library.passages
 
 
-def test_formats_without_titles_give_blank_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_without_titles_give_blank_ones(tmp_path: Path) -> None:
     """Positives and negatives of rows are documents, and so are MS MARCO's passages."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "rows.csv").write_text("frage,antwort\nq1,one\nq2,two\n")
     options = SourceOptions(query_column="frage", positive_column="antwort")
     library = load_library(f"{tmp_path}/rows.csv", options)
@@ -70,9 +69,8 @@ def test_formats_without_titles_give_blank_ones(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_hub_set_gives_its_titles(own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_set_gives_its_titles(own: bool, tmp_path: Path) -> None:
     """Documents on the hub need neither queries nor judgements here."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "hub"
     corpus(folder, {"_id": "a", "title": "T", "text": "body"}, name="corpus.jsonl")
     name = "corpus" if own else "default"

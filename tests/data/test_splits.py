@@ -28,12 +28,6 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` keeps what it converted; a test must not see what another one left."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
-
-
 def write_rows(tmp_path: Path, *rows: dict[str, object]) -> str:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(tmp_path / "rows.jsonl")

@@ -90,9 +90,8 @@ def test_a_folder_of_judgements_holds_no_scored_pairs(tmp_path: Path) -> None:
         load_sts(folder)
 
 
-def test_an_array_of_objects_is_read_for_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_of_objects_is_read_for_every_task(tmp_path: Path) -> None:
     """A .json file is one array or lines; retrieval reads both, so the other tasks must."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets-cache")
     (tmp_path / "x.json").write_text(json.dumps([{"sentence1": "a", "sentence2": "b", "score": 1}] * 2))
     assert load_sts(f"{tmp_path}/x.json") == {
         "train": [{"sentence1": "a", "sentence2": "b", "score": 1.0}] * 2

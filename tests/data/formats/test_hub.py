@@ -18,14 +18,6 @@ pytest.importorskip("datasets")
 FIRST, SECOND = (rf", row {row} \(counted from 1\): " for row in (1, 2))
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` keeps what it converted; a test must not see what another one left."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
-
-
 def write(path: Path, records: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(

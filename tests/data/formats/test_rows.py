@@ -14,12 +14,6 @@ datasets = pytest.importorskip("datasets")
 ROWS = [{"query": f"ask {place}", "positive": f"text {place}"} for place in range(12)]
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` keeps what it converted; a test must not see what another one left."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
-
-
 def sizes(source: Path) -> dict[str, int]:
     data = load_retrieval_data(str(source))
     return {split: len(data.split(split)) for split in data.splits}
