@@ -217,6 +217,15 @@ def check(cfg: Config) -> None:
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )
+    if cfg.loss.phases:
+        of_preset = PRESETS[cfg.preset].loss
+        for name in ("temperature", "infonce_weight", "distillation_weight"):
+            value = getattr(cfg.loss, name)
+            if value and value != getattr(of_preset, name):  # a weight of 0 switches its term off
+                raise ValueError(
+                    f"--loss.{name.replace('_', '-')} {value} would be ignored: the phases of the preset "
+                    f"{cfg.preset} set it; give other phases in Python (LossSettings.phases)"
+                )
     weights = cfg.loss.term_weights()
     for kind, wanted in (("document", cfg.document_terms), ("query", cfg.query_terms)):
         if wanted is not None and not weights[f"flops_{kind}"]:

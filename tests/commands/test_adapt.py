@@ -113,6 +113,15 @@ def test_judged_and_real_queries_take_part(cfg, tmp_path: Path, documents: Path,
     assert found["teachers"] == ["bm25", "lsa"]
 
 
+def test_one_judged_query_is_refused_before_anything_is_trained(cfg, tmp_path: Path, documents: Path) -> None:
+    """The test of the gate failed after the whole training, and so did every resumed run."""
+    texts = {path.name: path.read_text() for path in documents.iterdir()}
+    write_beir(tmp_path / "judged", texts, {"q": WORDS[0]}, {"dev": {"q": {"1.md": 1}}})
+    with pytest.raises(DataError, match=r"at least two judged queries; the split 'dev' of .*judged has 1"):
+        adapt.main(replace(cfg, judged=str(tmp_path / "judged")))
+    assert not (cfg.output / "log.jsonl").exists()
+
+
 def test_a_long_log_gives_as_many_queries_as_training_takes(cfg, tmp_path: Path, capsys) -> None:
     """The candidates of a million queries would fill the memory, and most of them be scored for nothing."""
     log = tmp_path / "log.txt"

@@ -117,6 +117,22 @@ def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint,
     assert "1.0000 -> " in capsys.readouterr().out
 
 
+def test_a_run_is_cut_at_the_depth_of_the_model(folder, tmp_path: Path, tiny_checkpoint, capsys) -> None:
+    """A model was worse than its own longer run, because a measure without a cutoff saw more of that."""
+    report, run = tmp_path / "report.json", tmp_path / "run.trec"
+    config = evaluate.Config(str(tiny_checkpoint), str(folder), metrics=("AP", "RR@1"), json=report)
+    evaluate.main(replace(config, run=run))
+    evaluate.main(replace(config, compare=run, k=1))
+    assert json.loads(report.read_text())["comparison"]["AP"]["difference"] == 0
+    write_run(tmp_path / "short", {query: {next(iter(row)): 1.0} for query, row in QRELS.items()})
+    capsys.readouterr()
+    evaluate.main(replace(config, compare=tmp_path / "short"))
+    told = (
+        "ranks at most 1 documents per query. If it was cut there, what looks deeper (AP) favours the model"
+    )
+    assert told in capsys.readouterr().out
+
+
 def test_queries_that_are_documents_are_left_out_of_both_runs(tmp_path: Path, tiny_checkpoint: Path) -> None:
     """A model that was held against its own run, which holds each query first, was better with p = 0."""
     texts = {

@@ -45,6 +45,19 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
     return rows
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"teacher_cache": Path("c")}, "--teacher-cache c keeps the embeddings of a --teacher"),
+        ({"cache_dir": Path("c")}, "--cache-dir c keeps the vectors of a --model"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(options: dict, message: str, folder: Path) -> None:
+    """Whoever names a folder believes that it is filled."""
+    with pytest.raises(ValueError, match=message):
+        mined(folder, model="bm25", **options)
+
+
 @pytest.mark.parametrize("system", ["bm25", "bare", "dense"])
 def test_every_kind_of_model_ranks(
     system: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys

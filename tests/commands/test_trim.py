@@ -75,7 +75,7 @@ def test_plain_sentence_transformers_loads_the_trimmed_model(
         torch.testing.assert_close(theirs, own, rtol=1e-5, atol=1e-6)  # summed in another order
     documents = vectors(plain)[1]
     assert float((documents > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
-    start = SparseEncoder(str(model), device="cpu", max_active_dims=option)
+    start = SparseEncoder(str(model), device="cpu")  # with its own limit, and not with the new one
     before = float((vectors(start)[1] > 0).sum(1).float().mean())
     found = json.loads((tmp_path / "out" / "trim.json").read_text())
     assert found["terms"] == {"document": {"before": pytest.approx(before), "after": 9.0}}
@@ -85,6 +85,19 @@ def test_plain_sentence_transformers_loads_the_trimmed_model(
     assert f"terms per document: {before:.1f} before, 9.0 after" in out
     assert "terms per query" not in out
     assert not (tmp_path / "out" / "trim.svg").exists()
+
+
+def test_a_limit_is_measured_against_the_model_without_it(model: Path, folder: Path, tmp_path: Path) -> None:
+    """What the limit cost was told as what the model had before."""
+    points = []
+    for limit in (None, 10):
+        cfg = config(
+            model, folder, tmp_path / f"{limit}", data=str(folder), curve=(4,), max_active_dims=limit
+        )
+        trim.main(cfg)
+        found = json.loads((cfg.output / "trim.json").read_text())["curve"]
+        points.append({point["setting"]: point["measures"]["query_active_dims"] for point in found})
+    assert points[0]["as it is"] == points[1]["as it is"] > 10 >= points[1]["limited"]
 
 
 def test_judged_queries_give_a_table_a_drawing_and_numbers(

@@ -217,6 +217,16 @@ def test_a_killed_change_changes_nothing(warm: WarmProcesses, tiny_splade, tmp_p
     assert [path.name for path in index.glob("generation-*")] == ["generation-2"]
 
 
+def test_a_document_cannot_be_named_like_a_passage_of_another(tiny_splade, tmp_path: Path) -> None:
+    """Whoever deleted the one lost the passage of the other."""
+    long = {f"a#{part}": Passage("", f"sort list {part}", "a") for part in (1, 2)}
+    index_passages(tiny_splade, long, tmp_path / "index", name="tiny")
+    other = {f"a#2#{part}": Passage("", f"open file {part}", "a#2") for part in (1, 2)}
+    with pytest.raises(ValueError, match="'a#2' belongs to a passage of the document 'a'; received it for"):
+        change_index(tmp_path / "index", tiny_splade, other)
+    assert open_index(tmp_path / "index")[0].ids == list(long)
+
+
 def test_bad_changes_are_refused(
     warm: WarmProcesses, tiny_splade, tiny_dense, index: Path, tmp_path: Path
 ) -> None:
@@ -229,6 +239,10 @@ def test_bad_changes_are_refused(
         ValueError, match="'d1' belongs to a passage of the document 'd1'; received it for one of 'z'"
     ):
         change_index(index, tiny_splade, {"d1": Passage("", "other", "z")})
+    with pytest.raises(
+        ValueError, match="'d1' belongs to a passage of the document 'd1'; received it for one of 'z'"
+    ):
+        change_index(index, tiny_splade, {"d1": Passage("", "x", "z"), "new": Passage("", "other", "z")})
     with pytest.raises(ValueError, match="the model must be tiny, which made the index"):
         change_index(index, tiny_dense, None, ["d1"])
     with pytest.raises(FileNotFoundError, match="holds no finished index"):

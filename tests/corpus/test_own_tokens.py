@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lexforge.corpus import count_tokens, own_tokens, unknown_share
+from lexforge.corpus import count_tokens, own_tokens, token_limit, unknown_share
 
 
 def test_tokens_are_counted_beyond_the_limit_of_the_model(tiny_splade) -> None:
@@ -13,6 +13,19 @@ def test_tokens_are_counted_beyond_the_limit_of_the_model(tiny_splade) -> None:
     counts = count_tokens(tiny_splade, ["sort", long, ""])
     assert counts == [3, len(tiny_splade.tokenizer.tokenize(long)) + 2, 2]
     assert counts[1] > tiny_splade.max_seq_length
+
+
+def test_the_prompt_of_documents_is_counted(tiny_splade) -> None:
+    """The model reads it before each passage, so the end of a full passage was never read."""
+    tiny_splade.prompts["passage"] = "parse the list "
+    assert count_tokens(tiny_splade, ["", "sort"]) == [5, 6]
+
+
+def test_a_tokenizer_without_a_limit_cuts_nothing(tiny_splade) -> None:
+    """transformers says 1e30, which overflowed in every search of such a model."""
+    tiny_splade.max_seq_length = int(1e30)
+    assert token_limit(tiny_splade) is None
+    assert len(own_tokens.own_tokens(tiny_splade, "sort list " * 99)) == 198
 
 
 def test_tokens_that_the_model_does_not_know_are_counted(

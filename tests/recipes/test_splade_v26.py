@@ -295,6 +295,18 @@ def test_a_teacher_that_the_run_would_ignore_is_refused(beir: Path) -> None:
     assert not (beir.parent / "run").exists()
 
 
+def test_numbers_that_the_phases_set_are_refused(beir: Path) -> None:
+    """The run would train with those of the phases, whatever the flag says."""
+    cfg = config(beir, **of_preset("v26"))
+    for name, flag in (
+        ("temperature", "--loss.temperature 0.5"),
+        ("infonce_weight", "--loss.infonce-weight 0.5"),
+    ):
+        with pytest.raises(ValueError, match=f"{flag} would be ignored: the phases of the preset v26 set it"):
+            recipe.check(replace(cfg, loss=replace(cfg.loss, **{name: 0.5})))
+    recipe.check(replace(cfg, loss=replace(cfg.loss, infonce_weight=0.0)))  # this switches the term off
+
+
 def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None:
     """One score per row has nothing to be compared with; the loss would say so at its first step."""
     scores = beir.parent / "scores.tsv"

@@ -408,7 +408,7 @@ def test_the_start_by_hand_in_phases(tmp_path: Path) -> None:
     finding = diagnosed(tmp_path, CONFIG | {"loss": loss}, log)["scale"]
     assert finding.number == pytest.approx(3.0)
     assert finding.ok is False
-    assert "raise the temperatures of --loss.phases" in finding.advice
+    assert "raise the temperatures of the preset's phases (`LossSettings.phases` in Python)" in finding.advice
 
 
 def test_advice_shows_the_settings_of_the_run(tmp_path: Path) -> None:

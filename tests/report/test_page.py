@@ -222,13 +222,25 @@ def test_two_runs_stand_side_by_side(run: Path, new_run: NewRun, tmp_path: Path)
     assert "Parts of the loss of second" in text
 
 
+def test_two_runs_on_other_documents_are_not_compared(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """A run over a sample of the documents finds more, and one with other judgements has other values."""
+    other = new_run(tmp_path / "second", lift=0.2)
+    for number, each in enumerate((run, other)):
+        environment = json.loads((each / "env.json").read_text())
+        environment["data"] = {"judged queries": {"count": 12, "digest": f"{number}"}}
+        (each / "env.json").write_text(json.dumps(environment))
+    text = Reader(write_page(run, other)).text
+    assert "The two runs are not compared, because they differ in their judged queries." in text
+    assert "second against first" not in text
+
+
 def test_two_runs_on_other_queries_are_not_compared_by_query(
     run: Path, new_run: NewRun, tmp_path: Path
 ) -> None:
     """A paired test over different queries would be a number without a meaning."""
     other = new_run(tmp_path / "second")
     (other / "trained.scores.json").write_text('{"nDCG@10": {"other": 0.5, "another": 0.7}}')
-    assert "measured on different queries" in Reader(write_page(run, other)).text
+    assert "because they were measured on different queries" in Reader(write_page(run, other)).text
 
 
 def test_a_run_without_a_corpus_shows_its_own_measure(new_run: NewRun, tmp_path: Path) -> None:

@@ -27,6 +27,16 @@ def test_the_terminal_says_what_the_page_begins_with(run: Path) -> None:
     assert html.unescape(lead) == said
 
 
+def test_an_adaptation_that_has_ended_is_no_interrupted_run(run: Path) -> None:
+    """It leaves adapt.json in place of metrics.json, and a resumed one would rebuild its index."""
+    for file in (run / "metrics.json", *run.glob("*.scores.json")):
+        file.unlink()
+    assert "it can be resumed" in run_verdict(run)
+    (run / "adapt.json").write_text("{}")
+    assert run_verdict(run) == "The adaptation has ended; adapt.json holds what it measured."
+    assert "--resume" not in html.unescape(write_page(run).read_text(encoding="utf-8"))
+
+
 def test_a_change_below_the_printed_digits_is_none(run: Path) -> None:
     """`raised from 0.917 to 0.917` is no sentence that helps anybody."""
     metrics = json.loads((run / "metrics.json").read_text())

@@ -103,10 +103,16 @@ def test_lsa_by_characters_joins_forms_of_a_word() -> None:
     assert seoul @ also_seoul > seoul @ busan + 0.2
 
 
+def test_lsa_has_as_many_dimensions_as_the_words_allow() -> None:
+    """A catalogue of many short texts has fewer words than texts."""
+    texts = [f"{colour} {animal}" for colour in ("red", "blue", "green") for animal in ("cat", "dog", "fox")]
+    assert load_teacher("lsa", texts).encode(texts).shape == (9, 5)
+
+
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        ([], {}, "received 256 with 0 texts and 0 terms"),
+        ([], {}, "received 1 with 0 texts and 0 terms"),
         (["sort list", "tree node"], {"dimensions": 2}, "received 2 with 2 texts and 4 terms"),
         (["sort list"] * 9, {"dimensions": 2}, "received 2 with 9 texts and 2 terms"),
         (["sort list"], {"dimensions": 0}, "received 0"),

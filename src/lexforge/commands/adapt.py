@@ -486,6 +486,11 @@ def claim(cfg: Config, texts: Mapping[str, str]) -> None:
         parts["queries"] = adapt.read_queries(cfg.queries, cfg.source)
     if cfg.judged is not None:
         judged = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
+        if len(judged.split(cfg.split)) < 2:
+            raise DataError(
+                f"--judged decides by a paired test, which needs at least two judged queries; the split "
+                f"{cfg.split!r} of {cfg.judged} has {len(judged.split(cfg.split))}"
+            )
         parts |= {f"{name} of --judged": part for name, part in judged.searched_parts(cfg.split).items()}
     runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume, data=data.digests(parts))
 

@@ -151,6 +151,7 @@ def main(cfg: Config) -> None:
                 query: {document: score for document, score in found.items() if document != query}
                 for query, found in other.items()
             }
+        other = evaluation.cut_run(other, cfg.k)  # as deep as the model's, or it would find more
     model = models.load_encoder(cfg.model, cfg.max_seq_length)
     evaluator = evaluation.RetrievalEvaluator(
         loaded.queries,
@@ -185,6 +186,13 @@ def main(cfg: Config) -> None:
             print(
                 f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f} "
                 f"({c.interval[0]:+.4f} to {c.interval[1]:+.4f})  p = {c.p_value:.4g}"
+            )
+        depth = max(map(len, other.values()), default=0)
+        deeper = evaluation.measures_below(cfg.metrics, depth)
+        if deeper and depth < min(cfg.k, len(loaded.corpus)):
+            print(
+                f"{cfg.compare} ranks at most {depth} documents per query. If it was cut there, what looks "
+                f"deeper ({', '.join(deeper)}) favours the model, which ranks up to {cfg.k}"
             )
         if unranked := len(qrels.keys() - other.keys()):
             print(

@@ -18,11 +18,11 @@ activate harder to activate, and rare ones easier, before the level is found.
 `--max-active-dims` is the limit of sentence-transformers: no text, query or document, keeps more terms than
 that. The wanted mean is then found with the limit in force, which TRIMMED keeps.
 
-With `--data` the model is measured on judged queries before it is trimmed: as it is, and shifted by idf if
-asked to. For each number of `--curve` it is measured at the level, with `max_active_dims`, and with a
-threshold on the activations. The split is `dev`; name another one by `--split`, and mind that a number that
-was chosen on `test` cannot be judged there. The table is printed, and TRIMMED holds it as trim.json and
-trim.svg.
+With `--data` the model is measured on judged queries before it is trimmed: as it is, and shifted by idf or
+limited if asked to. For each number of `--curve` it is measured at the level, with `max_active_dims`, and
+with a threshold on the activations. The split is `dev`; name another one by `--split`, and mind that a
+number that was chosen on `test` cannot be judged there. The table is printed, and TRIMMED holds it as
+trim.json and trim.svg.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ from lexforge.storage.files import check_new, new_directory, write_file
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder
 
+    from lexforge.sparsity.curve import Setting
+
 SEED = 0  # draws the documents that tell the mean
 JSON, DRAWING = "trim.json", "trim.svg"
 MEASURES = ("nDCG@10", "R@100")
+WHOLE: tuple[Setting, ...] = ("as it is", "shifted by idf", "limited")  # points without a level
 
 
 @dataclass(frozen=True)
@@ -99,19 +102,17 @@ def main(cfg: Config) -> None:
     loaded = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
 
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
-    if cfg.max_active_dims is not None:
-        model.max_active_dims = cfg.max_active_dims
     sample, total = drawn_documents(cfg, model)
     judged = None if loaded is None else judged_queries(cfg, model, loaded)
+    before = None
+    points: list[sparsity.CurvePoint] = []
+    if cfg.idf_bias or cfg.max_active_dims is not None:  # what changes the model before its levels are found
+        if judged is not None:
+            points += measured_points(cfg, model, judged, None)
+        before = change_whole(cfg, model, sample)
     numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
     for number in numbers:
         sparsity.check_trimming(model, number)
-    points: list[sparsity.CurvePoint] = []
-    before = None
-    if cfg.idf_bias:
-        if judged is not None:
-            points += measured_points(cfg, model, judged, None)
-        before = shift_by_idf(cfg, model, sample)
     levels = sparsity.document_levels(
         model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True
     )
@@ -140,13 +141,20 @@ def main(cfg: Config) -> None:
     print(f"{cfg.output} holds the trimmed model")
 
 
-def shift_by_idf(cfg: Config, model: SparseEncoder, documents: list[str]) -> float:
-    """Shift the bias by the idf of the documents; return how many active terms they had on average."""
+def change_whole(cfg: Config, model: SparseEncoder, documents: list[str]) -> float:
+    """Shift the bias by the idf of the documents and set the limit of terms, each where it is asked for.
+
+    Returns:
+        How many active terms the documents had on average before.
+    """
     import numpy as np
 
     vectors = corpus.encode(model, documents, "document", batch_size=cfg.batch_size, show_progress_bar=True)
-    frequency = np.bincount(vectors.indices, minlength=vectors.shape[1])  # [V]
-    models.shift_bias_by_idf(model, frequency, len(documents), cfg.idf_bias)
+    if cfg.idf_bias:
+        frequency = np.bincount(vectors.indices, minlength=vectors.shape[1])  # [V]
+        models.shift_bias_by_idf(model, frequency, len(documents), cfg.idf_bias)
+    if cfg.max_active_dims is not None:
+        model.max_active_dims = cfg.max_active_dims
     return float(vectors.nnz / len(documents))
 
 
@@ -169,12 +177,13 @@ def measured_points(
     judged: evaluation.RetrievalEvaluator,
     levels: sparsity.DocumentLevels | None,
 ) -> list[sparsity.CurvePoint]:
-    """Measure the model on the judged queries: as it is, or shifted where asked to and at each level."""
+    """Measure the model on the judged queries: as it is, or changed where asked to and at each level."""
+    changed: Setting = "shifted by idf" if cfg.idf_bias else "limited"
     return sparsity.trimming_curve(
         model,
         judged,
         levels,
-        whole="shifted by idf" if cfg.idf_bias and levels else "as it is",
+        whole=changed if levels and (cfg.idf_bias or cfg.max_active_dims is not None) else "as it is",
         batch_size=cfg.batch_size,
         show_progress_bar=True,
     )
@@ -276,11 +285,12 @@ def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
                 for p in points
                 if p.setting == setting and p.measures[cost] > 0  # without a shared term nothing is found
             ]
-            for setting in ("as it is", "shifted by idf", *names)
+            for setting in (*WHOLE, *names)
         }
         curves = {shown: places[setting] for setting, shown in names.items() if places[setting]}
-        single = {whole: places[whole][0] for whole in ("as it is", "shifted by idf") if places[whole]}
-        panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
+        single: dict[str, tuple[float, float]] = {w: places[w][0] for w in WHOLE if places[w]}
+        if curves or single:  # no FLOPS where no query shares a term with a document
+            panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
     text = "; ".join(
         f"{_label(p)}: nDCG@10 {p.measures['nDCG@10']:.4f}, {p.measures['document_active_dims']:.1f} terms "
         f"per document, FLOPS {p.measures['flops']:.3f}"

@@ -100,11 +100,7 @@ def change_index(
         if unknown := [key for key in dict.fromkeys(deleted) if key not in found]:
             raise ValueError(f"{directory} has no document {', '.join(map(repr, unknown[:3]))}")
         new = {key: passage for key, passage in added.items() if kept.get(key) != passage}
-        if both := [key for key in new if key in kept]:
-            raise ValueError(
-                f"the id {both[0]!r} belongs to a passage of the document {kept[both[0]].document!r}; "
-                f"received it for one of {new[both[0]].document!r}"
-            )
+        check_ids(kept, new)
         if not new and len(kept) == len(stored):
             return Change(0, len(added), 0)
         if not kept and not new:
@@ -134,6 +130,23 @@ def change_index(
         write_generation(directory, source, built.save, after, repeated)
         _remove_other_generations(directory, source.folder)
     return Change(came, len(added) - came, len(stored) - len(kept))
+
+
+def check_ids(kept: Mapping[str, Passage], new: Mapping[str, Passage]) -> None:
+    """Refuse ids that would name a passage of one document and another document or its passage.
+
+    Raises:
+        ValueError: If there is one; whoever deletes a document would lose a passage of the other.
+    """
+    owners = {passage.document: passage.document for passage in kept.values()}
+    owners |= {key: passage.document for key, passage in kept.items()}
+    for key, passage in new.items():
+        for id in (key, passage.document):
+            if owners.get(id, passage.document) != passage.document:
+                raise ValueError(
+                    f"the id {id!r} belongs to a passage of the document {owners[id]!r}; received it for one "
+                    f"of {passage.document!r}"
+                )
 
 
 def _divided(

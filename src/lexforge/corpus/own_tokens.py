@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import chain
 
@@ -13,6 +12,8 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.samples import evenly_spaced
+from lexforge.models.lengths import UNLIMITED
+from lexforge.models.prompts import saved_prompt
 
 _BATCH_TEXTS = 1024
 SAMPLE = 1000  # texts in which unknown tokens are counted at most
@@ -30,10 +31,12 @@ def own_token_ids(model: SparseEncoder, texts: Sequence[str]) -> list[list[int]]
         `max_seq_length` are left out, and a repeated token is repeated.
     """
     rows: list[list[int]] = []
+    limit = token_limit(model)
+    whole = {"truncation": False, "verbose": False}
+    cut = whole if limit is None else {"truncation": True, "max_length": limit}
     for start in range(0, len(texts), _BATCH_TEXTS):
         batch = list(texts[start : start + _BATCH_TEXTS])
-        limit = {"truncation": True, "max_length": model.max_seq_length}
-        rows.extend(model.tokenizer(batch, return_attention_mask=False, **limit)["input_ids"])
+        rows.extend(model.tokenizer(batch, return_attention_mask=False, **cut)["input_ids"])
     return rows
 
 
@@ -77,25 +80,26 @@ def expansion_share(own: sparse.csr_array, vectors: sparse.csr_array) -> float:
 def token_limit(model: BaseModel) -> int | None:
     """Return the number of tokens after which an encoder cuts a text, or None if it reads any length.
 
-    Static embeddings name infinity as their limit, and other models without a limit name None.
+    Models without a limit name None, infinity, or 1e30, which is that of a tokenizer that knows none.
     """
     limit = model.max_seq_length
-    return None if limit is None or math.isinf(limit) else limit
+    return None if limit is None or limit >= UNLIMITED else limit
 
 
 def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
-    """Count the tokens of texts, special ones included, however long they are.
+    """Count the tokens of documents, with their prompt and special ones, however long they are.
 
     Args:
         model: An encoder of sentence-transformers.
-        texts: N texts.
+        texts: N texts, without the prompt that the model puts before a document.
 
     Returns:
         N numbers.
     """
     # Not verbose: the tokenizer would warn of texts that are longer than the model reads.
     options = {"truncation": False, "return_attention_mask": False, "verbose": False}
-    return list(map(len, model.tokenizer(list(texts), **options)["input_ids"]))
+    prompt = saved_prompt(model, "document")
+    return list(map(len, model.tokenizer([prompt + text for text in texts], **options)["input_ids"]))
 
 
 def unknown_share(model: BaseModel, texts: Sequence[str]) -> float:

@@ -12,7 +12,7 @@ LONGEST_TOKENS = 256
 """Tokens per text of a pretrained model at most, unless the user gives more."""
 SHORT_TOKENS = 128
 """Tokens per text of a pretrained model whose files name no length."""
-_UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
+UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
 
 
 def own_length(name: str) -> int | None:
@@ -38,7 +38,7 @@ def own_length(name: str) -> int | None:
         with torch.device("meta"):  # the modules without their weights
             model = AutoModel.from_config(AutoConfig.from_pretrained(name, subfolder=folder))
         limits.append(positions_of(model))
-    known = [int(limit) for limit in limits if limit is not None and limit < _UNLIMITED]
+    known = [int(limit) for limit in limits if limit is not None and limit < UNLIMITED]
     return min(known, default=None)
 
 

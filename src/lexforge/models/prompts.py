@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.types import TextKind
 
@@ -13,7 +14,7 @@ from lexforge.common.types import TextKind
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
-def saved_prompt(model: SentenceTransformer | SparseEncoder, kind: TextKind | None) -> str:
+def saved_prompt(model: BaseModel, kind: TextKind | None) -> str:
     """Return the prompt that a model puts before texts of one kind.
 
     sentence-transformers gives every model an empty prompt named "document", and `encode_document` takes it

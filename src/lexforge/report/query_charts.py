@@ -10,7 +10,7 @@ from lexforge.evaluation import SYSTEM_NAMES, RunScores
 from lexforge.report.charts import Chart
 from lexforge.report.record import TRAINED
 from lexforge.report.result_charts import scatter_chart
-from lexforge.report.run_files import RunFiles
+from lexforge.report.run_files import RunFiles, other_measurement
 
 LISTED = 5  # clearest wins and losses
 
@@ -55,7 +55,7 @@ def duels(runs: Sequence[RunFiles], sampled: dict[str, tuple[int, str]]) -> list
                 (SYSTEM_NAMES[system], SYSTEM_NAMES[TRAINED]),
             )
             pairs.append((f"{system}-{place}", heading, *scores, names, comparison))
-    if len(runs) == 2:
+    if len(runs) == 2 and not other_measurement(*runs):
         one, other = runs
         scores = one.scores.get(TRAINED), other.scores.get(TRAINED)
         names, comparison = (one.name, other.name), f"in {other.name} than in {one.name}"

@@ -14,6 +14,7 @@ from lexforge.runs.run_directory import read_json
 
 # The measure that the page begins with is the first of these that a run has.
 HEADLINES = ("nDCG@10", "spearman_cosine", "label_map")
+ADAPTATION_FILE = "adapt.json"  # the results of `lexforge adapt`, in place of metrics.json
 # The parts of metrics.json that are no systems.
 OTHERS = ("timing", "best_checkpoint", "training_queries", "wanted_terms")
 
@@ -104,7 +105,10 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
     expected = {
         "config.json": ("the settings", config is not None),
         "env.json": ("the versions, the machine and the command", environment is not None),
-        METRICS_FILE: ("the results and the time of each stage", written is not None),
+        METRICS_FILE: (
+            "the results and the time of each stage",
+            written is not None or (folder / ADAPTATION_FILE).is_file(),
+        ),
         "log.jsonl": ("what happened during training", bool(lines)),
         TERMS_FILE: ("how the model uses its vocabulary", terms is not None or not sparse),
         EXPLORER_FILE: ("searches of the test queries", searches is not None or not retrieves),
@@ -126,3 +130,16 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         diagnosis=read_json(folder / DIAGNOSIS_FILE),
         missing={file: what for file, (what, there) in expected.items() if not there},
     )
+
+
+def other_measurement(first: RunFiles, second: RunFiles) -> list[str]:
+    """Say in what the measurements of two runs differ, as far as they recorded it: nothing if they are alike.
+
+    A document that was not searched hides no other, and other judgements give other values to equal rankings.
+    """
+    one, other = (run.environment.get("data", {}) for run in (first, second))
+    parts = [name for name in ("searched documents", "judged queries") if name in one and name in other]
+    differences = [f"their {name}" for name in parts if one[name] != other[name]]
+    if first.config.get("eval_documents") != second.config.get("eval_documents"):
+        differences.append("their sample of the documents (--eval-documents)")
+    return differences

@@ -82,7 +82,7 @@ def flag_of(setting: str, config: Mapping[str, Any] | None = None) -> str:
         Such as "--loss.flops-weight (now 0.01)".
     """
     if setting == "loss.temperature" and _value(config, "loss.phases"):
-        return "the temperatures of --loss.phases"
+        return "the temperatures of the preset's phases (`LossSettings.phases` in Python)"
     flag = setting.removeprefix("train.").removeprefix("evaluation.")
     if _value(config, "loss.name"):  # of a recipe that writes the numbers of its loss without a prefix
         flag = flag.removeprefix("loss.")

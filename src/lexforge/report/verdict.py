@@ -18,7 +18,7 @@ from lexforge.evaluation import (
     compare_runs,
 )
 from lexforge.report.record import TRAINED
-from lexforge.report.run_files import RunFiles, read_run_files
+from lexforge.report.run_files import ADAPTATION_FILE, RunFiles, other_measurement, read_run_files
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
 
@@ -101,9 +101,13 @@ def versus(first: RunFiles, second: RunFiles) -> str:
     if TRAINED not in first.scores or TRAINED not in second.scores:
         return "The two runs cannot be compared query by query before both have ended."
     measure = first.headline
+    if differences := other_measurement(first, second):
+        return f"The two runs are not compared, because they differ in {' and '.join(differences)}."
     compared = compare_systems(first.scores[TRAINED], second.scores[TRAINED])
     if measure not in compared:
-        return "The two runs were measured on different queries, so they are not compared query by query."
+        same = [set(next(iter(run.scores[TRAINED].per_query.values()), {})) for run in (first, second)]
+        why = "one query tells nothing" if same[0] == same[1] else "they were measured on different queries"
+        return f"The two runs are not compared query by query, because {why}."
     result = compared[measure]
     if result.difference == 0:
         return f"Both trained models reach {measure} {number(result.first)}{_chance(result.p_value)}."
@@ -171,7 +175,9 @@ def system_name(run: RunFiles, system: str, runs: Sequence[RunFiles]) -> str:
 
 
 def _progress(run: RunFiles) -> str:
-    """How far a run without results has come."""
+    """How far a run without results of its trained model has come."""
+    if (run.folder / ADAPTATION_FILE).is_file():
+        return f"The adaptation has ended; {ADAPTATION_FILE} holds what it measured."
     if not run.begins:
         return "The run has not begun to train."
     most = run.begins[-1]["max_steps"]

@@ -22,7 +22,7 @@ from lexforge.sparsity.trimming import DocumentLevels
 CURVE = (16, 24, 32, 48, 64, 96, 128)
 """The numbers of document terms that a curve has by default."""
 
-Setting = Literal["as it is", "shifted by idf", "level", "max_active_dims", "threshold"]
+Setting = Literal["as it is", "shifted by idf", "limited", "level", "max_active_dims", "threshold"]
 REPEAT_SECONDS = 0.1  # the search of all queries is repeated so long, and the median of its times counts
 
 
@@ -31,9 +31,10 @@ class CurvePoint:
     """One setting of a model, measured.
 
     Args:
-        setting: "as it is"; "shifted by idf", the same model after `shift_bias_by_idf`; "level", a model that
-            is trimmed; "max_active_dims", the largest terms of each query and each document; or "threshold",
-            the activations above one number.
+        setting: "as it is"; "shifted by idf", the same model after `shift_bias_by_idf`, also where it is
+            limited as well; "limited", under another `max_active_dims`; "level", a model that is trimmed;
+            "max_active_dims", the largest terms of each query and each document; or "threshold", the
+            activations above one number.
         wanted: Number of document terms that it is for; None for a model that is not trimmed.
         value: The level, the largest number of terms, or the threshold; None for a model that is not trimmed.
         measures: Those of the evaluator, `document_active_dims`, `query_active_dims`, `flops` and

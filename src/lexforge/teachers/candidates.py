@@ -88,7 +88,8 @@ def average_in_spreads(teachers: Sequence[Run]) -> Run:
     for query, found in teachers[0].items():
         if any(scores[query].keys() != found.keys() for scores in teachers):
             raise ValueError(f"all teachers must score the same candidates; those of {query!r} differ")
-        rows = np.array([[scores[query][document] for document in found] for scores in teachers])  # [T, N]
+        each = [[scores[query][document] for document in found] for scores in teachers]
+        rows = np.array(each, np.float64)  # [T, N]
         spread = rows.std(axis=1, keepdims=True)
         # Equal numbers have a spread of rounding, because their mean is rounded.
         least = np.finfo(rows.dtype).eps * rows.shape[1] * np.abs(rows).max(axis=1, keepdims=True)

@@ -50,8 +50,7 @@ def load_teacher(name: str, documents: Sequence[str]) -> Teacher:
         return BM25Teacher.fit(texts_to_fit(documents))
     if name in (LSA, LSA_CHAR):
         documents = texts_to_fit(documents)
-        dimensions = min(256, len(documents) - 1)
-        return LsaTeacher.fit(documents, dimensions, analyzer="word" if name == LSA else "char_wb")
+        return LsaTeacher.fit(documents, analyzer="word" if name == LSA else "char_wb")
     return load_scorer(name) if scores_pairs(name) else SentenceTransformerTeacher(name)
 
 

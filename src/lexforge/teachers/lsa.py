@@ -14,6 +14,7 @@ from lexforge.common.types import TextKind
 from lexforge.common.words import word_pattern, words
 
 SEED = 0  # of the randomised decomposition
+MOST_DIMENSIONS = 256  # where the caller names none
 
 
 class LsaTeacher:
@@ -32,13 +33,16 @@ class LsaTeacher:
         self.name = name
 
     @classmethod
-    def fit(cls, corpus_texts: Iterable[str], dimensions: int = 256, analyzer: str = "word") -> LsaTeacher:
+    def fit(
+        cls, corpus_texts: Iterable[str], dimensions: int | None = None, analyzer: str = "word"
+    ) -> LsaTeacher:
         """Fit a teacher on a corpus; the same corpus and settings give the same teacher.
 
         Args:
             corpus_texts: The texts from which it learns; no query of an evaluation split should be among
                 them.
-            dimensions: Width D of an embedding; below the number of texts and of distinct terms.
+            dimensions: Width D of an embedding, below the number of texts and of distinct terms; None is the
+                largest that they allow, at most 256.
             analyzer: "word", or "char_wb" (character bigrams and trigrams inside words) for languages without
                 spaces or with particles, such as Korean, Japanese or Chinese.
 
@@ -67,6 +71,8 @@ class LsaTeacher:
             dtype=np.float32,
         )
         terms = vectorizer.fit(texts).vocabulary_ if texts else ()
+        if dimensions is None:
+            dimensions = max(1, min(MOST_DIMENSIONS, len(texts) - 1, len(terms) - 1))
         if dimensions < 1 or min(len(texts), len(terms)) <= dimensions:
             raise ValueError(
                 "dimensions must be at least 1 and below the number of texts and of terms; received "

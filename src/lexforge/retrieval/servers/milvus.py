@@ -101,9 +101,12 @@ class MilvusIndex(ServerIndex):
     def _drop(self) -> str:
         return f"MilvusClient({self.uri!r}).drop_collection({self.collection!r})"
 
+    def _count(self) -> int:
+        return int(self._call("query", output_fields=["count(*)"])[0]["count(*)"])
+
     def _documents(self) -> Iterator[tuple[int, str, int]]:
         # The rows are read in windows of positions, because an answer holds at most MAX_HITS rows.
-        count = int(self._call("query", output_fields=["count(*)"])[0]["count(*)"])
+        count = self._count()
         columns = ["position", "document", "weights"]
         for start in range(0, count, MAX_HITS // 2):
             window = f"position >= {start} and position < {start + MAX_HITS // 2}"

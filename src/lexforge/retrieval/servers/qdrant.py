@@ -96,6 +96,9 @@ class QdrantIndex(ServerIndex):
         argument = "url" if self._local_path(self.uri) is None else "path"
         return f"QdrantClient({argument}={self.uri!r}).delete_collection({self.collection!r})"
 
+    def _count(self) -> int:
+        return int(self._call("count", exact=True).count)
+
     def _documents(self) -> Iterator[tuple[int, str, int]]:
         after = None
         while True:  # the points come in the order of their numbers

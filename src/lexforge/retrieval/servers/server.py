@@ -40,8 +40,9 @@ class ServerIndex(ABC):
 
     The key of a row is the document's position, and rows are upserted, so a request that is sent twice
     changes nothing. An index that is opened on a collection adds documents after those that are there;
-    `build` wants a new collection. `close()`, or the end of a `with` statement, disconnects; at the exit of
-    the process it happens by itself.
+    `build` wants a new collection. One index at a time may add: another that was opened before it would
+    write over its documents, and is refused where their number shows it. `close()`, or the end of a `with`
+    statement, disconnects; at the exit of the process it happens by itself.
 
     Args:
         uri: The address of a server, or the name of a local store.
@@ -78,6 +79,7 @@ class ServerIndex(ABC):
         self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
         self._vector_type: VectorType | None = None  # None until the collection is there
         self._width = 0
+        self._tried = 0  # documents up to the last that this index tried to send
         self.similarity: Similarity = check_similarity(similarity or "dot")
         self.close: Callable[[], object]
         self.client, self.close = self._connect(token)
@@ -148,15 +150,21 @@ class ServerIndex(ABC):
             ConnectionError: If the server does not answer.
             TypeError: If the documents are of another type (sparse or dense) than the collection.
             ValueError: If `build` would refuse the documents or ids, their width is not that of the
-                collection, or an id is in the index already.
+                collection, an id is in the index already, or another index has added documents.
         """
         vectors, vector_type, width = self._checked(documents, "documents")
         self._ids.check(ids, vectors.shape[0])
         if self._vector_type is None:
             self._create(vector_type, width)
             self._vector_type, self._width = vector_type, width
+        elif (stored := self._count()) > max(len(self), self._tried):
+            raise ValueError(
+                f"{self.where} holds {stored} documents and {len(self)} when this index last looked: another "
+                "writer has added some; open the collection again"
+            )
         for start in range(0, len(ids), BATCH_ROWS):
             batch, names = vectors[start : start + BATCH_ROWS], ids[start : start + BATCH_ROWS]
+            self._tried = len(self) + len(names)  # a request that failed may have been carried out
             sent = self._send(batch, names)
             self._ids.extend(names)
             self._weights += sent
@@ -306,6 +314,10 @@ class ServerIndex(ABC):
     @abstractmethod
     def _drop(self) -> str:
         """The call of the engine's own client that drops the collection, for messages."""
+
+    @abstractmethod
+    def _count(self) -> int:
+        """Return how many documents the collection holds."""
 
     @abstractmethod
     def _documents(self) -> Iterator[tuple[int, str, int]]:
