@@ -125,15 +125,20 @@ def test_bytes_are_those_of_opensearchs_own_test() -> None:
 
 
 def test_the_ceilings_of_bytes_are_the_largest_weights(store, tmp_path: Path) -> None:
-    """By OpenSearch's default of 3, larger weights of documents would be cut."""
+    """By OpenSearch's defaults of 3 and 16, documents would be cut and light query terms would be lost."""
     corpus = store(tmp_path / "corpus", sparse.csr_array(np.float32([[1, 0], [0, 4.5]])), ["a", "b"])
     queries = Queries(sparse.csr_array(np.float32([[7, 0]])), ["q"])
-    for name, asked in (("with", queries), ("without", None)):
-        export_vectors(corpus, tmp_path / name, "opensearch-sparse-vector", queries=asked)
+    for name, asked, ceiling, byte in (("with", queries, 7.0, 36), ("without", None, 4.5, 57)):
+        exported = export_vectors(corpus, tmp_path / name, "opensearch-sparse-vector", queries=asked)
         mapping = json.loads((tmp_path / name / "index.json").read_text())
         parameters = mapping["mappings"]["properties"]["vector"]["method"]["parameters"]
-        expected = {"quantization_ceiling_ingest": 4.5}
-        assert parameters == expected | ({"quantization_ceiling_search": 7.0} if asked else {})
+        assert parameters == {"quantization_ceiling_ingest": 4.5, "quantization_ceiling_search": ceiling}
+        assert ("sets 4.5 for documents and 7 for" if asked else "sets 4.5 for documents and the same") in (
+            exported.limits[1]
+        )
+        # The recall is measured with that ceiling, and not with the largest weight of the sample.
+        kept = OpenSearchSparseVector(None, 2).query_weights(np.float32([1]), exported.survey)
+        assert kept.tolist() == [byte]
 
 
 def test_an_hnsw_index_is_offered_only_where_pgvector_builds_one(store, tmp_path: Path) -> None:
