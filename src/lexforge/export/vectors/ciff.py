@@ -99,7 +99,7 @@ create_wand_data -c index -o index.bmw -b 64 -s quantized
 compress_inverted_index -e block_simdbp -c index -o index.simdbp
 lexicon build index.terms index.termlex && lexicon build index.documents index.doclex
 evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw -s quantized -k 10 \\
-    --terms index.termlex --documents index.doclex --weighted -q example-query.txt
+    --terms index.termlex --documents index.doclex --tokenizer whitespace --weighted -q example-query.txt
 """
 
     def limits(self, survey: Survey) -> list[str]:
@@ -107,6 +107,8 @@ evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw 
         return [
             scaled(survey),
             "A term that holds white space is called by its number in brackets.",
+            "Queries are cut at white space (--tokenizer whitespace): PISA's default tokenizer keeps ASCII "
+            "letters and digits alone.",
             "A query names each term as often as its weight says: weigh terms by how often they occur "
             "(--weighted), and score by the stored numbers (-s quantized), not by BM25.",
             "The format numbers documents in 31 bits.",
