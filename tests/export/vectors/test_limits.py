@@ -24,6 +24,8 @@ def ones(rows: int, columns: int) -> sparse.csr_array:
     [
         ("pgvector", ones(2, 16_001), ["a", "b"], "at most 16000 weights; 'a' has 16001"),
         ("pgvector", ones(1, 3), ["a\0"], "no NUL character"),
+        ("ciff", ones(2, 3), ["a", "b\nc"], r"as one line; received 'b\\nc'"),
+        ("ciff", ones(1, 3), ["a\u2028"], r"as one line; received 'a\\u2028'"),
         ("opensearch-sparse-vector", ones(1, 65_537), ["a"], "modulo 65536.*received 65537"),
         ("opensearch-sparse-vector", ones(1, 3), ["가" * 171], "ids of at most 512 bytes"),
         ("elasticsearch", ones(1, 3), ["i" * 513], "Elasticsearch takes ids of at most 512 bytes"),

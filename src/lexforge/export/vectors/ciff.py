@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
+from scipy import sparse
 
 from lexforge.export.vectors.base import MEGABYTE, Row, Survey, VectorTarget, scaled
 
@@ -41,6 +42,12 @@ class Ciff(VectorTarget):
     def refuses(self, term: str) -> bool:
         """PISA keeps the terms as lines of a text file, and splits queries at white space."""
         return any(letter.isspace() for letter in term)
+
+    def check(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:
+        """Refuse ids of several lines: PISA keeps the ids as lines too, so all later ones would shift."""
+        for id in ids:
+            if id.splitlines() != [id]:
+                raise ValueError(f"PISA keeps the id of each document as one line; received {id!r}")
 
     def encoded(self, row: Row) -> bytes:
         """Return a document as numbers: its head, the columns, the weights, and the id."""
