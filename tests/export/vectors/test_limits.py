@@ -71,6 +71,26 @@ def test_a_scale_that_rounds_the_weights_to_nothing_is_not_taken(target: str, st
     assert not (tmp_path / "none-out").exists()
 
 
+@pytest.mark.parametrize(("target", "name"), [("anserini", "queries.tsv"), ("ciff", "queries.txt")])
+def test_queries_whose_weights_round_to_nothing_are_left_out(
+    target: str, name: str, store, tmp_path: Path
+) -> None:
+    """Anserini's reader of topics fails on the whole file for one id without a term."""
+    corpus = store(tmp_path / "corpus", sparse.csr_array(np.float32([[1, 1, 0]])), ["a"])
+    terms, out = ["x", "y", "of no document"], tmp_path / "out"
+    weights = sparse.csr_array(np.float32([[0, 0, 0.001], [0, 0, 0], [0, 0.1, 0], [0.1, 0.001, 0]]))
+    survey = export_vectors(corpus, out, target, terms=terms, queries=Queries(weights, [*"pqrs"])).survey
+    assert (survey.scale, survey.left_out) == (20, 2)
+    separator = VECTOR_TARGETS[target].separator
+    assert (out / name).read_text() == f"r{separator}y y\ns{separator}x x\n"
+    assert next(out.glob("example-query.*")).read_text() == f"r{separator}y y\n"
+    page = (out / "README.md").read_text()
+    assert f"`{name}` holds 2 queries.\n2 queries have no term whose weight is kept" in page
+    light = Queries(sparse.csr_array(np.float32([[0.0009, 0, 0]])), ["q"])
+    with pytest.raises(ValueError, match=r"every weight of the queries rounds to 0 .*received 0\.0009"):
+        export_vectors(corpus, tmp_path / "none", target, terms=terms, queries=light)
+
+
 @pytest.mark.parametrize("target", ["anserini", "ciff"])
 def test_a_weight_above_32_bits_is_named(target: str, store, tmp_path: Path) -> None:
     """Java would read another number or none, and CIFF overflowed while it was written."""
