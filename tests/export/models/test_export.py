@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -99,6 +100,24 @@ def test_pairs_are_the_terms_of_one_text(save_encoder, tmp_path: Path) -> None:
         (vector,) = expected(save_encoder("distilbert"), [text])
         np.testing.assert_array_equal(indices, np.flatnonzero(vector))
         np.testing.assert_allclose(weights, vector[indices], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("target", ["elasticsearch", "onnx-pairs"])
+def test_a_gap_in_the_ids_shifts_no_name(target: Any, save_encoder, tmp_path: Path) -> None:
+    """A vocab.txt with a word twice, as some published ones have, makes a tokenizer that lacks an id."""
+    source = shutil.copytree(save_encoder(), tmp_path / "model")
+    whole = AutoTokenizer.from_pretrained(source)
+    names = whole.convert_ids_to_tokens(list(range(len(whole))))
+    content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    gap = content["model"]["vocab"].pop("j")
+    assert gap < len(names) - 1
+    (source / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    folder = export(source, target, tmp_path / "out")
+    if target == "elasticsearch":
+        found = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))["vocabulary"]
+    else:
+        found = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert found == [*names[:gap], f"[{gap}]", *names[gap + 1 :]]
 
 
 def test_logits_pooled_as_fastembed_does_are_the_vectors(save_encoder, tmp_path: Path) -> None:
