@@ -242,6 +242,27 @@ def test_opensearch_gets_both_sides_of_an_inference_free_encoder(
     assert (folder / "document" / "model.zip").is_file()
 
 
+def test_elasticsearch_adds_no_special_tokens_to_looked_up_queries(
+    inference_free: Path, tmp_path: Path
+) -> None:
+    """They would take the places of the last two words of a long query."""
+    folder = export(inference_free, "elasticsearch", tmp_path / "out")
+    for side in ("query", "document"):
+        settings = json.loads((folder / side / "config.json").read_text())
+        options = settings["inference_config"]["text_expansion"]["tokenization"]["bert"]
+        assert options["with_special_tokens"] == (side == "document")
+
+
+def test_elasticsearch_is_refused_where_a_roberta_tokenizer_normalizes(save_encoder, tmp_path: Path) -> None:
+    """Elasticsearch would cut each text as it stands, which the comparison of the export cannot see."""
+    source = shutil.copytree(save_encoder("roberta"), tmp_path / "model")
+    content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    content["normalizer"] = {"type": "Lowercase"}
+    (source / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"without a normalizer; .* has one of the type Lowercase"):
+        export(source, "elasticsearch", tmp_path / "out")
+
+
 @pytest.mark.parametrize("target", ["onnx", pytest.param("onnx-logits", marks=pytest.mark.slow)])
 def test_onnx_has_both_sides_of_an_inference_free_encoder(
     target: Any, inference_free: Path, tmp_path: Path
