@@ -102,7 +102,7 @@ class Scorer:
         names, vectors = self.data.queries.ids, self.data.queries.vectors
         reached = 0
         for i, query in enumerate(names):
-            places = [self.place[document] for document in found[query]]
+            places = [self.place[document] for document in found.get(query, ())]
             scores = (self.documents[places] @ sparse.csr_array(vectors[[i]]).T).toarray().ravel()
             reached += int(
                 (scores >= self.exact[i] * (1 - 1e-5)).sum()

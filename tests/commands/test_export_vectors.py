@@ -37,6 +37,26 @@ def test_documents_and_queries_are_written_with_the_terms_of_the_model(
     assert query == pytest.approx(documents["d2"], rel=1e-5, abs=1e-5)
 
 
+def test_queries_without_a_term_are_counted(
+    vectors: Path, corpus_folder: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """A run over fewer queries than the user has must not come as a surprise."""
+    lines = [json.dumps({"_id": name, "text": "parse a tree"}) + "\n" for name in "ab"]
+    (corpus_folder / "queries.jsonl").write_text("".join(lines))
+    encoded = export_vectors.corpus.encode
+
+    def without_the_first(*arguments, **options):
+        rows = encoded(*arguments, **options)
+        rows.data[: rows.indptr[1]] = 1e-6  # rounds to 0
+        return rows
+
+    monkeypatch.setattr(export_vectors.corpus, "encode", without_the_first)
+    out = tmp_path / "out"
+    export_vectors.main(export_vectors.Config(vectors, "anserini", out, queries=corpus_folder))
+    assert "1 queries have no term whose weight is kept, so they are left out\n" in capsys.readouterr().out
+    assert (out / "queries.tsv").read_text().startswith("b\t")
+
+
 def test_an_engine_that_numbers_terms_needs_no_model(vectors: Path, tmp_path: Path, capsys) -> None:
     """Vectors outlive the machine that holds the model."""
     export_vectors.main(export_vectors.Config(vectors, "pgvector", tmp_path / "out", model="nowhere"))

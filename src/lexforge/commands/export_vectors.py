@@ -61,6 +61,8 @@ def main(cfg: Config) -> None:
     print(f"{survey.documents} documents in {len(exported.files)} files for {cfg.target} in {cfg.output}")
     if survey.scale != 1:
         print(f"weights were multiplied by {survey.scale} and rounded to whole numbers")
+    if survey.left_out:
+        print(f"{survey.left_out} queries have no term whose weight is kept, so they are left out")
     recall = f"{survey.recall:.4f} ({survey.searched_with})"
     print(f"recall@10 of what the engine keeps, against exact search: {recall}")
     for sentence in exported.limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -99,6 +100,24 @@ def test_pairs_are_the_terms_of_one_text(save_encoder, tmp_path: Path) -> None:
         (vector,) = expected(save_encoder("distilbert"), [text])
         np.testing.assert_array_equal(indices, np.flatnonzero(vector))
         np.testing.assert_allclose(weights, vector[indices], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("target", ["elasticsearch", "onnx-pairs"])
+def test_a_gap_in_the_ids_shifts_no_name(target: Any, save_encoder, tmp_path: Path) -> None:
+    """A vocab.txt with a word twice, as some published ones have, makes a tokenizer that lacks an id."""
+    source = shutil.copytree(save_encoder(), tmp_path / "model")
+    whole = AutoTokenizer.from_pretrained(source)
+    names = whole.convert_ids_to_tokens(list(range(len(whole))))
+    content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    gap = content["model"]["vocab"].pop("j")
+    assert gap < len(names) - 1
+    (source / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    folder = export(source, target, tmp_path / "out")
+    if target == "elasticsearch":
+        found = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))["vocabulary"]
+    else:
+        found = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert found == [*names[:gap], f"[{gap}]", *names[gap + 1 :]]
 
 
 def test_logits_pooled_as_fastembed_does_are_the_vectors(save_encoder, tmp_path: Path) -> None:
@@ -221,6 +240,27 @@ def test_opensearch_gets_both_sides_of_an_inference_free_encoder(
     assert set(idf) == words
     assert min(idf.values()) > 0
     assert (folder / "document" / "model.zip").is_file()
+
+
+def test_elasticsearch_adds_no_special_tokens_to_looked_up_queries(
+    inference_free: Path, tmp_path: Path
+) -> None:
+    """They would take the places of the last two words of a long query."""
+    folder = export(inference_free, "elasticsearch", tmp_path / "out")
+    for side in ("query", "document"):
+        settings = json.loads((folder / side / "config.json").read_text())
+        options = settings["inference_config"]["text_expansion"]["tokenization"]["bert"]
+        assert options["with_special_tokens"] == (side == "document")
+
+
+def test_elasticsearch_is_refused_where_a_roberta_tokenizer_normalizes(save_encoder, tmp_path: Path) -> None:
+    """Elasticsearch would cut each text as it stands, which the comparison of the export cannot see."""
+    source = shutil.copytree(save_encoder("roberta"), tmp_path / "model")
+    content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    content["normalizer"] = {"type": "Lowercase"}
+    (source / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"without a normalizer; .* has one of the type Lowercase"):
+        export(source, "elasticsearch", tmp_path / "out")
 
 
 @pytest.mark.parametrize("target", ["onnx", pytest.param("onnx-logits", marks=pytest.mark.slow)])

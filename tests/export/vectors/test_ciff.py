@@ -110,3 +110,5 @@ def test_queries_name_each_term_as_often_as_its_weight(store, tmp_path: Path) ->
     )
     export_vectors(corpus, tmp_path / "out", "ciff", terms=["x", "y"])
     assert (tmp_path / "out" / "example-query.txt").read_text() == "a:" + " ".join(["x"] * 20) + "\n"
+    # By PISA's default tokenizer, `##ing` would be `ing`, and `서울` would be gone.
+    assert "--tokenizer whitespace --weighted" in (tmp_path / "out" / "README.md").read_text()

@@ -24,6 +24,8 @@ def ones(rows: int, columns: int) -> sparse.csr_array:
     [
         ("pgvector", ones(2, 16_001), ["a", "b"], "at most 16000 weights; 'a' has 16001"),
         ("pgvector", ones(1, 3), ["a\0"], "no NUL character"),
+        ("ciff", ones(2, 3), ["a", "b\nc"], r"as one line; received 'b\\nc'"),
+        ("ciff", ones(1, 3), ["a\u2028"], r"as one line; received 'a\\u2028'"),
         ("opensearch-sparse-vector", ones(1, 65_537), ["a"], "modulo 65536.*received 65537"),
         ("opensearch-sparse-vector", ones(1, 3), ["가" * 171], "ids of at most 512 bytes"),
         ("elasticsearch", ones(1, 3), ["i" * 513], "Elasticsearch takes ids of at most 512 bytes"),
@@ -67,6 +69,26 @@ def test_a_scale_that_rounds_the_weights_to_nothing_is_not_taken(target: str, st
     with pytest.raises(ValueError, match=r"by at most 500, so .* above 0\.001; received 0\.0009"):
         export_vectors(none, tmp_path / "none-out", target, terms=["x", "y"])
     assert not (tmp_path / "none-out").exists()
+
+
+@pytest.mark.parametrize(("target", "name"), [("anserini", "queries.tsv"), ("ciff", "queries.txt")])
+def test_queries_whose_weights_round_to_nothing_are_left_out(
+    target: str, name: str, store, tmp_path: Path
+) -> None:
+    """Anserini's reader of topics fails on the whole file for one id without a term."""
+    corpus = store(tmp_path / "corpus", sparse.csr_array(np.float32([[1, 1, 0]])), ["a"])
+    terms, out = ["x", "y", "of no document"], tmp_path / "out"
+    weights = sparse.csr_array(np.float32([[0, 0, 0.001], [0, 0, 0], [0, 0.1, 0], [0.1, 0.001, 0]]))
+    survey = export_vectors(corpus, out, target, terms=terms, queries=Queries(weights, [*"pqrs"])).survey
+    assert (survey.scale, survey.left_out) == (20, 2)
+    separator = VECTOR_TARGETS[target].separator
+    assert (out / name).read_text() == f"r{separator}y y\ns{separator}x x\n"
+    assert next(out.glob("example-query.*")).read_text() == f"r{separator}y y\n"
+    page = (out / "README.md").read_text()
+    assert f"`{name}` holds 2 queries.\n2 queries have no term whose weight is kept" in page
+    light = Queries(sparse.csr_array(np.float32([[0.0009, 0, 0]])), ["q"])
+    with pytest.raises(ValueError, match=r"every weight of the queries rounds to 0 .*received 0\.0009"):
+        export_vectors(corpus, tmp_path / "none", target, terms=terms, queries=light)
 
 
 @pytest.mark.parametrize("target", ["anserini", "ciff"])
@@ -125,15 +147,20 @@ def test_bytes_are_those_of_opensearchs_own_test() -> None:
 
 
 def test_the_ceilings_of_bytes_are_the_largest_weights(store, tmp_path: Path) -> None:
-    """By OpenSearch's default of 3, larger weights of documents would be cut."""
+    """By OpenSearch's defaults of 3 and 16, documents would be cut and light query terms would be lost."""
     corpus = store(tmp_path / "corpus", sparse.csr_array(np.float32([[1, 0], [0, 4.5]])), ["a", "b"])
     queries = Queries(sparse.csr_array(np.float32([[7, 0]])), ["q"])
-    for name, asked in (("with", queries), ("without", None)):
-        export_vectors(corpus, tmp_path / name, "opensearch-sparse-vector", queries=asked)
+    for name, asked, ceiling, byte in (("with", queries, 7.0, 36), ("without", None, 4.5, 57)):
+        exported = export_vectors(corpus, tmp_path / name, "opensearch-sparse-vector", queries=asked)
         mapping = json.loads((tmp_path / name / "index.json").read_text())
         parameters = mapping["mappings"]["properties"]["vector"]["method"]["parameters"]
-        expected = {"quantization_ceiling_ingest": 4.5}
-        assert parameters == expected | ({"quantization_ceiling_search": 7.0} if asked else {})
+        assert parameters == {"quantization_ceiling_ingest": 4.5, "quantization_ceiling_search": ceiling}
+        assert ("sets 4.5 for documents and 7 for" if asked else "sets 4.5 for documents and the same") in (
+            exported.limits[1]
+        )
+        # The recall is measured with that ceiling, and not with the largest weight of the sample.
+        kept = OpenSearchSparseVector(None, 2).query_weights(np.float32([1]), exported.survey)
+        assert kept.tolist() == [byte]
 
 
 def test_an_hnsw_index_is_offered_only_where_pgvector_builds_one(store, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lexforge.export.models.check import RunTexts, Written
 from lexforge.export.models.files import EXAMPLE_TEXTS, load_torchscript, portable_side, torchscript_bytes
 from lexforge.export.models.graphs import TermWeights
-from lexforge.export.models.sides import EncoderSide, token_arrays, write_tokenizer
+from lexforge.export.models.sides import EncoderSide, LookupSide, token_arrays, write_tokenizer
 
 MODEL_FILE = "traced_pytorch_model.pt"
 
@@ -69,7 +69,10 @@ def write_elasticsearch(sides: Sequence[EncoderSide], folder: Path, name: str) -
         (place / MODEL_FILE).write_bytes(torchscript_bytes(graph, arguments, freeze=True))
         vocabulary = _vocabulary(side, json.loads(tokenizer.to_str())["model"])
         (place / "vocabulary.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-        options |= {"max_sequence_length": side.max_seq_length, "with_special_tokens": True}
+        options |= {
+            "max_sequence_length": side.max_seq_length,
+            "with_special_tokens": not isinstance(side, LookupSide),  # a table's texts have none
+        }
         configuration: dict[str, Any] = {
             "description": f"{name}, for {' and '.join(side.kinds)} texts, exported by lexforge",
             "model_type": "pytorch",
@@ -104,6 +107,11 @@ def _tokenization(tokenizer: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             )
         return "bert", {"do_lower_case": lower}
     if model == "BPE" and cutting.get("type") == "ByteLevel" and {"<s>", "</s>"} <= specials:
+        if normalizer:
+            raise ValueError(
+                "Elasticsearch cuts texts as RoBERTa does, without a normalizer; the encoder's tokenizer has "
+                f"one of the type {normalizer['type']}"
+            )
         return "roberta", {"add_prefix_space": cutting["add_prefix_space"]}
     if model == "Unigram" and {"<s>", "</s>"} <= specials:
         return "xlm_roberta", {}

@@ -54,9 +54,9 @@ class EncoderSide:
         raise NotImplementedError
 
     def terms(self) -> list[str]:
-        """Return the entries of the tokenizer in the order of their ids."""
-        vocabulary = self.tokenizer.get_vocab()
-        return sorted(vocabulary, key=lambda term: vocabulary[term])
+        """Return the entry of the tokenizer for each id up to the largest; a gap has its id in brackets."""
+        names = {index: term for term, index in self.tokenizer.get_vocab().items()}
+        return [names.get(index, f"[{index}]") for index in range(max(names) + 1)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,6 +52,7 @@ class Survey:
         recall: Share of the 10 best documents of exact search that a search over the numbers which the engine
             keeps finds too.
         searched_with: What was searched for to measure the recall.
+        left_out: Number of queries that are not written, because all their weights round to 0.
     """
 
     documents: int
@@ -63,6 +64,7 @@ class Survey:
     scale: int = 1
     recall: float = 1.0
     searched_with: str = ""
+    left_out: int = 0
 
 
 class VectorTarget(ABC):
@@ -82,7 +84,7 @@ class VectorTarget(ABC):
     shard_bytes: ClassVar[int]  # the most bytes of a file, which the engine takes in one request
     named: ClassVar[bool] = True  # whether the engine takes the names of terms, and not their numbers
     scales: ClassVar[tuple[int, ...]] = ()  # for an engine of whole numbers: what weights may be scaled by
-    separator: ClassVar[str] = ""  # in a line of queries, between the id and the terms
+    separator: ClassVar[str] = ""  # in a line of queries, between the id and the terms; needs a term
 
     def __init__(self, terms: Sequence[str] | None, width: int) -> None:
         self.width = width

@@ -176,13 +176,14 @@ class OpenSearchSparseVector(BulkTarget):
 
     def query_weights(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
         """The weights of a query become bytes in the same way, with a ceiling of their own."""
-        return _bytes(weights, survey.largest_query or float(weights.max(initial=1.0)))
+        return _bytes(weights, _search_ceiling(survey))
 
     def mapping(self, survey: Survey) -> dict[str, Any]:
         """Return the settings of the index."""
-        parameters = {"quantization_ceiling_ingest": survey.largest_document}
-        if survey.largest_query:
-            parameters["quantization_ceiling_search"] = survey.largest_query
+        parameters = {
+            "quantization_ceiling_ingest": survey.largest_document,
+            "quantization_ceiling_search": _search_ceiling(survey),
+        }
         field = {"type": "sparse_vector", "method": {"name": "seismic", "parameters": parameters}}
         return {"settings": {"index": {"sparse": True}}, "mappings": {"properties": {FIELD: field}}}
 
@@ -195,20 +196,24 @@ class OpenSearchSparseVector(BulkTarget):
 
     def limits(self, survey: Survey) -> list[str]:
         """Return what a sparse_vector field does."""
-        ceiling = f"{survey.largest_document:.4g}"
-        query = (
-            f"{survey.largest_query:.4g}, that of the queries exported"
+        search = (
+            f"{survey.largest_query:.4g} for queries, the largest weights of both"
             if survey.largest_query
-            else "16, OpenSearch's default: export with --queries to set it"
+            else "the same for queries, the largest weight of a document: export with --queries to set it"
         )
         return [
             experimental("OpenSearch"),
-            f"A weight is kept in one byte: 255 stands for the ceiling. The mapping sets {ceiling} for "
-            f"documents, the largest weight found; for queries it is {query}. Larger weights are cut to it.",
+            "A weight is kept in one byte: 255 stands for the ceiling, and larger weights are cut to it. The "
+            f"mapping sets {survey.largest_document:.4g} for documents and {search}.",
             "Terms are numbered modulo 65,536.",
             "A segment of fewer documents than approximate_threshold (1,000,000) is searched exactly; larger "
             "ones by Seismic, where top_n and heap_factor trade recall for speed.",
         ]
+
+
+def _search_ceiling(survey: Survey) -> float:
+    """Return the ceiling of the weights of queries: without queries, that of the documents."""
+    return survey.largest_query or survey.largest_document
 
 
 def _bytes(weights: NDArray[np.float32], ceiling: float) -> NDArray[np.float32]:

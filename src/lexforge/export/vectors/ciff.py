@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
+from scipy import sparse
 
 from lexforge.export.vectors.base import MEGABYTE, Row, Survey, VectorTarget, scaled
 
@@ -41,6 +42,12 @@ class Ciff(VectorTarget):
     def refuses(self, term: str) -> bool:
         """PISA keeps the terms as lines of a text file, and splits queries at white space."""
         return any(letter.isspace() for letter in term)
+
+    def check(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:
+        """Refuse ids of several lines: PISA keeps the ids as lines too, so all later ones would shift."""
+        for id in ids:
+            if id.splitlines() != [id]:
+                raise ValueError(f"PISA keeps the id of each document as one line; received {id!r}")
 
     def encoded(self, row: Row) -> bytes:
         """Return a document as numbers: its head, the columns, the weights, and the id."""
@@ -99,7 +106,7 @@ create_wand_data -c index -o index.bmw -b 64 -s quantized
 compress_inverted_index -e block_simdbp -c index -o index.simdbp
 lexicon build index.terms index.termlex && lexicon build index.documents index.doclex
 evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw -s quantized -k 10 \\
-    --terms index.termlex --documents index.doclex --weighted -q example-query.txt
+    --terms index.termlex --documents index.doclex --tokenizer whitespace --weighted -q example-query.txt
 """
 
     def limits(self, survey: Survey) -> list[str]:
@@ -107,6 +114,8 @@ evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw 
         return [
             scaled(survey),
             "A term that holds white space is called by its number in brackets.",
+            "Queries are cut at white space (--tokenizer whitespace): PISA's default tokenizer keeps ASCII "
+            "letters and digits alone.",
             "A query names each term as often as its weight says: weigh terms by how often they occur "
             "(--weighted), and score by the stored numbers (-s quantized), not by BM25.",
             "The format numbers documents in 31 bits.",

@@ -192,14 +192,16 @@ def _write_others(
     if queries is not None:
         with (folder / target.queries_file).open("w", encoding="utf-8", newline="\n") as file:
             for row in rows_of(target, survey, queries.vectors, queries.ids, as_queries=True):
-                file.write(target.query(row) + "\n")
-        source = queries
-    else:  # a document is the example of a query; the survey has refused a corpus without a term
-        blocks = canonical_blocks(corpus)
-        source = next(Queries(vectors, ids) for vectors, ids in blocks if vectors.nnz)
-    filled = int(np.flatnonzero(np.diff(source.vectors.indptr))[0])  # a query without a term finds nothing
-    one = source.vectors[[filled]]
-    example = next(rows_of(target, survey, one, [source.ids[filled]], as_queries=True))
+                if row.columns or not target.separator:  # Anserini refuses the file for an id without a term
+                    file.write(target.query(row) + "\n")
+    # A document is the example where there are no queries. The survey has refused texts without any term.
+    sources = canonical_blocks(corpus) if queries is None else [(queries.vectors, queries.ids)]
+    example = next(
+        row
+        for vectors, ids in sources
+        for row in rows_of(target, survey, vectors, ids, as_queries=True)
+        if row.columns  # a query without a term finds nothing
+    )
     texts = target.files(survey, example) | {"README.md": _readme(corpus, target, survey, queries)}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +251,9 @@ def _readme(corpus: EncodedCorpus, target: VectorTarget, survey: Survey, queries
         f"{survey.documents} documents over {survey.width} terms, at most {survey.most_terms} per document.",
     ]
     if queries is not None:
-        lines.append(f"`{target.queries_file}` holds {len(queries.ids)} queries.")
+        lines.append(f"`{target.queries_file}` holds {len(queries.ids) - survey.left_out} queries.")
+    if survey.left_out:
+        lines.append(f"{survey.left_out} queries have no term whose weight is kept, so they are left out.")
     if corpus.manifest.similarity == "cosine":
         lines.append("All vectors have unit length, so that the engine's dot product is the model's cosine.")
     if survey.empty:

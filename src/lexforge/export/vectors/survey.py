@@ -51,14 +51,19 @@ def survey_vectors(
 
     Raises:
         ValueError: If the engine cannot hold a document or answer a query, or if at every scale of an engine
-            of whole numbers the largest weight is too large, or all weights of documents round to 0.
+            of whole numbers the largest weight is too large, or all weights of documents or of queries round
+            to 0.
     """
     survey, sample = _limits(corpus, target, queries, show_progress_bar)
     # For whole numbers, all scales are measured in one pass over the corpus.
     choices = _choices(corpus, target, survey)
     recalls = _recalls(corpus, target, sample, choices, show_progress_bar)
     best = next((i for i, recall in enumerate(recalls) if recall >= ENOUGH), len(recalls) - 1)
-    return replace(choices[best], recall=recalls[best])
+    survey = replace(choices[best], recall=recalls[best])
+    if queries is None or not target.separator:
+        return survey
+    rounded = _with(queries.vectors, target.query_weights(queries.vectors.data, survey))
+    return replace(survey, left_out=int(np.count_nonzero(rounded.sum(axis=1) == 0)))
 
 
 def canonical_blocks(corpus: EncodedCorpus) -> Iterator[tuple[sparse.csr_array, list[str]]]:
@@ -118,13 +123,16 @@ def _choices(corpus: EncodedCorpus, target: VectorTarget, survey: Survey) -> lis
             f"{corpus.directory}: {name} holds whole numbers up to {_LARGEST}, and weights are multiplied by "
             f"at least {target.scales[0]}; received a {role} with the weight {heaviest:g}"
         )
-    largest = np.array([survey.largest_document], np.float32)
+    lightest, role = survey.largest_document, "documents"
+    if 0 < survey.largest_query < lightest:
+        lightest, role = survey.largest_query, "queries"
+    largest = np.array([lightest], np.float32)
     kept = [scale for scale in scales if whole_numbers(largest, scale).any()]
     if not kept:
         raise ValueError(
-            f"{corpus.directory}: every weight of the documents rounds to 0 for {name}, which holds whole "
+            f"{corpus.directory}: every weight of the {role} rounds to 0 for {name}, which holds whole "
             f"numbers: weights are multiplied by at most {scales[-1]}, so the largest must be above "
-            f"{0.5 / scales[-1]:g}; received {survey.largest_document:g}"
+            f"{0.5 / scales[-1]:g}; received {lightest:g}"
         )
     return [replace(survey, scale=scale) for scale in kept]
 
