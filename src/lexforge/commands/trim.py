@@ -104,15 +104,18 @@ def main(cfg: Config) -> None:
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
     sample, total = drawn_documents(cfg, model)
     judged = None if loaded is None else judged_queries(cfg, model, loaded)
+    own_limit = model.max_active_dims
+    model.max_active_dims = cfg.max_active_dims or own_limit
+    numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
+    for number in numbers:
+        sparsity.check_trimming(model, number)
+    model.max_active_dims = own_limit  # the model is first measured as it is
     before = None
     points: list[sparsity.CurvePoint] = []
     if cfg.idf_bias or cfg.max_active_dims is not None:  # what changes the model before its levels are found
         if judged is not None:
             points += measured_points(cfg, model, judged, None)
         before = change_whole(cfg, model, sample)
-    numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
-    for number in numbers:
-        sparsity.check_trimming(model, number)
     levels = sparsity.document_levels(
         model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True
     )
