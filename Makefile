@@ -82,7 +82,6 @@ test-processors: $(INSTALLED)
 # What touches the interfaces of torch, transformers, sentence-transformers, accelerate and the extras, with their
 # oldest versions.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python tests/compile_loops.py
 	$(OLDEST)/bin/python $(PYTEST) tests/losses/test_base.py tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py \
 		tests/models tests/training tests/runs/test_state.py tests/runs/test_resumable.py \
 		tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed/test_training_ranks.py \
