@@ -101,6 +101,8 @@ def test_teachers_are_averaged_in_units_of_their_spread() -> None:
     found = average_in_spreads([scaled, other])
     assert list(found["q"].values()) == pytest.approx(units.mean(axis=0).tolist())
     assert list(average_in_spreads([one, even])["q"].values()) == pytest.approx((units[0] / 2).tolist())
+    whole = average_in_spreads([{"q": {"a": 1, "b": 3}}])  # grades are whole numbers
+    assert whole == {"q": {"a": -1.0, "b": 1.0}}
     with pytest.raises(ValueError, match="at least one teacher is needed; received none"):
         average_in_spreads([])
     with pytest.raises(ValueError, match="the same candidates; those of 'q' differ"):
