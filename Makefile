@@ -103,4 +103,5 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(ENGINES) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(ENGINES) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache \
+		src/lexforge/kernels/__pycache__

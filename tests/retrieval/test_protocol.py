@@ -164,6 +164,34 @@ def test_a_loaded_index_is_added_to(backend: Backend, tmp_path: Path) -> None:
     check_hits(backend, index.search(backend.vectors(queries), 20), queries, documents, IDS, 20)
 
 
+@pytest.mark.parametrize(
+    "backend",
+    [backend for backend in BACKENDS if backend.package],
+    ids=lambda backend: backend.name,
+    indirect=True,
+)
+def test_a_second_writer_to_a_server_is_refused(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write over the documents of the first, because each counts positions for itself."""
+    documents = backend.vectors(whole_numbers(4, 0))
+    first = backend.build(whole_numbers(2, 0), IDS[:2])
+    upsert = first.client.upsert
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        upsert(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with backend.index(first.uri, first.collection) as second:
+        with monkeypatch.context() as patch:
+            patch.setattr(first.client, "upsert", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                first.add(documents[[2]], IDS[2:3])
+        first.add(documents[[2]], IDS[2:3])  # what was carried out without an answer is its own
+        with pytest.raises(ValueError, match="holds 3 documents and 2 when this index last looked"):
+            second.add(documents[[3]], IDS[3:4])
+    with backend.index(first.uri, first.collection) as again:
+        assert again.ids == IDS[:3]
+
+
 def test_cosine_ranks_by_angle(backend: Backend, tmp_path: Path) -> None:
     """Lengths must not count, also after loading."""
     documents = np.random.default_rng(4).uniform(0.1, 1, (100, WIDTH))

@@ -168,6 +168,8 @@ def preset_of(cfg: Config) -> Preset:
 
 def main(cfg: Config) -> None:
     """Adapt the model, measure it, and make the index."""
+    from lexforge.report.record import ADAPTATION_FILE  # here, because --help need not wait for torch
+
     check(cfg)
     process = runs.start_processes(cfg.train.seed)
     if process.num_processes > 1:
@@ -250,7 +252,7 @@ def main(cfg: Config) -> None:
     seconds = stages.end()
     settings = {"teachers": list(names), "rows": len(rows), "passages": len(library.passages)}
     runs.write_json(
-        cfg.output / "adapt.json",
+        cfg.output / ADAPTATION_FILE,
         {**found, "verdict": asdict(verdict), **settings, "notes": library.notes, "stage_seconds": seconds},
     )
     for name in before:

@@ -151,7 +151,10 @@ def main(cfg: Config) -> None:
                 query: {document: score for document, score in found.items() if document != query}
                 for query, found in other.items()
             }
-        other = evaluation.cut_run(other, cfg.k)  # as deep as the model's, or it would find more
+        other = {  # as deep as the model's, or it would find more
+            query: dict(sorted(found.items(), key=lambda item: -item[1])[: cfg.k])
+            for query, found in other.items()
+        }
     model = models.load_encoder(cfg.model, cfg.max_seq_length)
     evaluator = evaluation.RetrievalEvaluator(
         loaded.queries,

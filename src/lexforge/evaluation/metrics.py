@@ -280,27 +280,18 @@ def check_metrics(metrics: Sequence[str], k: int) -> None:
             raise ValueError(f"the cutoff of measure {name!r} must be at most k; received k = {wanted}")
 
 
-def cut_run(run: Run, depth: int) -> Run:
-    """Keep the best documents of each query.
-
-    Args:
-        run: `{query id: {document id: score}}`; of equal scores the first in the order of the dict is better.
-        depth: How many documents are kept at most, at least 1.
-
-    Returns:
-        A run of the same queries, the best document first.
-    """
-    return {
-        query: dict(sorted(found.items(), key=lambda item: -item[1])[:depth]) for query, found in run.items()
-    }
-
-
 def measures_below(metrics: Sequence[str], depth: int) -> list[str]:
     """Return the measures that look at documents behind a rank, all of them or up to a later cutoff.
 
     Args:
         metrics: Names of measures.
         depth: The rank, at least 0.
+
+    Returns:
+        Their names, in the order of `metrics`.
+
+    Raises:
+        ValueError: If a measure is unknown.
     """
     cutoffs = {name: parse_metric(name).params.get("cutoff") for name in metrics}
     return [name for name, cutoff in cutoffs.items() if cutoff is None or cutoff > depth]

@@ -17,6 +17,7 @@ from lexforge.storage.files import write_text
 
 TRAINED = "trained"
 TERMS_FILE, EXPLORER_FILE, METRICS_FILE = "terms.json", "explorer.json", "metrics.json"
+ADAPTATION_FILE = "adapt.json"  # in place of metrics.json, what `lexforge adapt` measured
 
 
 def run_file(system: str) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 
 from lexforge.evaluation import SYSTEM_NAMES, RunScores, read_scores
 from lexforge.report.model_numbers import DIAGNOSIS_FILE
-from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, scores_file
+from lexforge.report.record import ADAPTATION_FILE, EXPLORER_FILE, METRICS_FILE, TERMS_FILE, scores_file
 from lexforge.runs import read_log
 from lexforge.runs.run_directory import read_json
 
 # The measure that the page begins with is the first of these that a run has.
 HEADLINES = ("nDCG@10", "spearman_cosine", "label_map")
-ADAPTATION_FILE = "adapt.json"  # the results of `lexforge adapt`, in place of metrics.json
 # The parts of metrics.json that are no systems.
 OTHERS = ("timing", "best_checkpoint", "training_queries", "wanted_terms")
 

@@ -17,8 +17,8 @@ from lexforge.evaluation import (
     RunScores,
     compare_runs,
 )
-from lexforge.report.record import TRAINED
-from lexforge.report.run_files import ADAPTATION_FILE, RunFiles, other_measurement, read_run_files
+from lexforge.report.record import ADAPTATION_FILE, TRAINED
+from lexforge.report.run_files import RunFiles, other_measurement, read_run_files
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
 
@@ -105,9 +105,7 @@ def versus(first: RunFiles, second: RunFiles) -> str:
         return f"The two runs are not compared, because they differ in {' and '.join(differences)}."
     compared = compare_systems(first.scores[TRAINED], second.scores[TRAINED])
     if measure not in compared:
-        same = [set(next(iter(run.scores[TRAINED].per_query.values()), {})) for run in (first, second)]
-        why = "one query tells nothing" if same[0] == same[1] else "they were measured on different queries"
-        return f"The two runs are not compared query by query, because {why}."
+        return "The two runs were measured on different queries, or on one alone, so they are not compared."
     result = compared[measure]
     if result.difference == 0:
         return f"Both trained models reach {measure} {number(result.first)}{_chance(result.p_value)}."

@@ -101,15 +101,6 @@ def test_cosine_is_the_exact_indexs(file: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # summed in another order
 
 
-def test_a_second_writer_is_refused(file: str) -> None:
-    """It would write over the documents of the first, because each counts positions for itself."""
-    first = MilvusIndex.build(sparse_rows(2), names(2), uri=file)
-    with first, MilvusIndex(file) as second:
-        first.add(sparse_rows(1), ["a"])
-        with pytest.raises(ValueError, match="holds 3 documents and 2 when this index last looked"):
-            second.add(sparse_rows(1), ["b"])
-
-
 def test_blocks_a_reopened_file_and_a_saved_index_are_one_build(file: str, tmp_path: Path) -> None:
     """However the documents came in and the collection was found again, it answers alike."""
     documents, queries = sparse_rows(40), sparse_rows(5, seed=3)

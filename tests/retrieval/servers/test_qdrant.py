@@ -61,18 +61,6 @@ def test_hits_are_those_of_a_naive_loop(folder: str, monkeypatch: pytest.MonkeyP
                 np.testing.assert_array_equal(hits.scores[row], [score for _, score in best])
 
 
-def test_a_second_writer_is_refused(folder: str) -> None:
-    """It would write over the documents of the first, because each counts positions for itself."""
-    first = QdrantIndex.build(sparse_rows(2), names(2), uri=folder)
-    with first, QdrantIndex(folder) as second:
-        first.add(sparse_rows(1), ["a"])
-        with pytest.raises(ValueError, match="holds 3 documents and 2 when this index last looked"):
-            second.add(sparse_rows(1), ["b"])
-        assert first.search(sparse_rows(2), 9).ids[0]
-    with QdrantIndex(folder) as again:
-        assert again.ids == ["d0", "d1", "a"]
-
-
 def test_blocks_and_a_reopened_folder_are_one_build(folder: str, tmp_path: Path) -> None:
     """However the documents came in and the collection was found again, it answers alike."""
     documents, queries = sparse_rows(40), sparse_rows(5, seed=3)
