@@ -705,6 +705,17 @@ LEXFORGE_SCRATCH = replace(
     data=DataSettings(negatives="bm25", teacher="bm25"),
     scratch_learning_rate=5e-4,
 )
+# `lexforge adapt`: the order of the teachers teaches, in units of their spread, and their best document.
+# Pseudo-queries say less than judged ones, so more of the start stays.
+ADAPT = replace(
+    LEXFORGE,
+    loss=replace(LEXFORGE.loss, distillation_weight=1.0, distillation_temperature=1.0),
+    finish=replace(LEXFORGE.finish, start_share=0.6),
+)
+# What the teachers find best is no answer for InfoNCE here: with the lexical backbone that was not measured.
+ADAPT_SCRATCH = replace(
+    LEXFORGE_SCRATCH, loss=replace(LEXFORGE_SCRATCH.loss, infonce_weight=0.0, distillation_weight=1.0)
+)
 
 # FlagEmbedding's temperature for BGE-M3. A text has no terms but its own, so no sparsity term is needed, and
 # the head has no bias per term for idf or a threshold.
@@ -1057,6 +1068,17 @@ def tokens_of_model(
     if given is not None or model is None:
         return given
     return scratch_tokens if model == LEXICAL else default_tokens()
+
+
+def scratch_training_tokens(tokens: int) -> int:
+    """Return the tokens per training text of the lexical backbone: a quarter of those that it searches.
+
+    It searches whole texts from its first step, and learns from their beginnings in much less time.
+
+    Args:
+        tokens: Its `max_seq_length`. No fewer than 96 of them are read, where it has so many.
+    """
+    return min(tokens, max(96, tokens // 4))
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:

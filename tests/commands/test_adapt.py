@@ -19,7 +19,7 @@ from lexforge.commands import adapt, search
 from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
 from lexforge.models import build_splade, scale_head
-from lexforge.settings import PRESETS
+from lexforge.settings import ADAPT, PRESETS
 
 WORDS = "river bank flood bridge stone tower city road train sea island storm wind harbour ship".split()
 
@@ -187,7 +187,7 @@ def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_b
     start = build_splade(str(tiny_checkpoint), max_seq_length=48, similarity="dot", device="cpu")
     scale_head(start, texts, active_terms=1).save_pretrained(str(tmp_path / "splade"))
     cfg = replace(cfg, model=str(tmp_path / "splade"), train=replace(cfg.train, learning_rate=1e-5))
-    prepared = adapt.prepare_start(cfg, PRESETS["lexforge"], start, texts)
+    prepared = adapt.prepare_start(cfg, ADAPT, start, texts)
     assert prepared.loss.distillation_temperature == 1.0
     better = run(cfg)
     folders = (
@@ -206,6 +206,13 @@ def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_b
     assert all(name in logged for name in ("loss/infonce", "loss/distillation"))
     # Rows of four documents in batches of eight, of 40 passages: some repeat in every batch.
     assert "step 3 of 3" in logged
+
+
+def test_the_lexical_backbone_trains_as_its_preset_says() -> None:
+    """It once took the rows per batch and the rate after the warm-up of a pretrained model."""
+    train = adapt.resolve(adapt.defaults("lexical")).train
+    assert (train.steps, train.batch_size, train.lr_scheduler_type) == (300, 64, "cosine")
+    assert adapt.defaults("some/model").train.batch_size == 32
 
 
 def run_killed_before_it_is_judged(cfg: adapt.Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,6 +297,7 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
         ({"teacher": ("bm25", str(other))}, FileNotFoundError, "there is no model at"),
         ({"teacher": ("bm25", "lsa", "bm25")}, ValueError, "each teacher once.* received bm25 several times"),
         ({"output": log.parent / "data.csv" / "x"}, NotADirectoryError, "data.csv is a file"),
+        ({"split": "test"}, ValueError, "--split test would be ignored: it is the split of --judged"),
         ({"pool": 3}, ValueError, "--pool must be at least the 4 documents"),
         ({"pseudo_queries": 0}, ValueError, "leaves no query to train on"),
         ({"document_terms": 0}, ValueError, "document_terms must be a finite number above 0"),

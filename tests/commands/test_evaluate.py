@@ -267,6 +267,7 @@ def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path)
             "the index 'faiss-flat' does not hold sparse vectors",
         ),
         ({"index": "bm42"}, ValueError, "the index must be one of .*; received 'bm42'"),
+        ({"collection": "other"}, ValueError, "--collection other would be ignored: only an index at an"),
         ({"index": "milvus"}, ValueError, "the index 'milvus' needs the option uri"),
         ({"uri": "vectors.db"}, ValueError, "the index must be one of .*; received None"),
         ({"index": "milvus", "uri": "no-such-folder/x.db"}, Exception, "no-such-folder|pip install"),

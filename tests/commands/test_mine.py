@@ -48,8 +48,11 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"teacher_cache": Path("c")}, "--teacher-cache c keeps the embeddings of a --teacher"),
-        ({"cache_dir": Path("c")}, "--cache-dir c keeps the vectors of a --model"),
+        (
+            {"teacher_cache": Path("c")},
+            "--teacher-cache c would be ignored: it keeps the embeddings of a --teacher",
+        ),
+        ({"cache_dir": Path("c")}, "--cache-dir c would be ignored: it keeps the vectors of a --model"),
     ],
 )
 def test_an_option_that_nothing_reads_is_refused(options: dict, message: str, folder: Path) -> None:

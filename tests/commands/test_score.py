@@ -83,7 +83,12 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_pa
     for options, message in [
         ({}, "either --rows or --data"),
         ({"rows": Path("mined.jsonl"), "data": "folder"}, "either --rows or --data"),
-        ({"rows": Path("mined.jsonl"), "run": Path("run.trec")}, "with --rows there is none"),
+        ({"rows": Path("mined.jsonl"), "run": Path("run.trec")}, "--run run.trec would be ignored"),
+        (
+            {"rows": Path("mined.jsonl"), "split": "dev"},
+            "--split dev would be ignored: the pairs are those of --rows",
+        ),
+        ({"data": "folder", "depth": 9}, "--depth 9 would be ignored: it is the depth of --run"),
     ]:
         with pytest.raises(ValueError, match=message):
             score.main(score.Config("nobody/has-this", output, **options))
@@ -94,8 +99,10 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_pa
         score.main(score.Config("nobody/has-this", tmp_path / "no" / "out.tsv", data=str(folder)))
     with pytest.raises(IsADirectoryError, match="--output must name a file"):
         score.main(score.Config("nobody/has-this", tmp_path, data=str(folder)))
+    run = tmp_path / "run.trec"
+    write_run(run, {"q0": {"d0": 1.0}})
     with pytest.raises(ValueError, match="depth must be at least 1; received 0"):
-        score.main(score.Config("nobody/has-this", output, data=str(folder), depth=0))
+        score.main(score.Config("nobody/has-this", output, data=str(folder), run=run, depth=0))
 
 
 def test_a_run_of_another_split_is_refused_before_the_teacher_is_loaded(folder: Path, tmp_path: Path) -> None:

@@ -182,8 +182,12 @@ def test_documents_come_and_go(tiny_checkpoint: Path, tmp_path: Path, capsys) ->
     assert "0 passages added, 0 deleted, 1 there already" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"has no document 'list\.txt'"):
         index.main(index.Config(where, delete=("list.txt",)))
-    with pytest.raises(ValueError, match="have no place beside them"):
-        index.main(index.Config(where, delete=("tree.md",), vectors=tmp_path))
+    with pytest.raises(
+        ValueError, match="--vectors .* and --collection other would be ignored: --add and --del"
+    ):
+        index.main(index.Config(where, delete=("tree.md",), vectors=tmp_path, collection="other"))
+    with pytest.raises(ValueError, match="--collection other would be ignored: only an index at an address"):
+        index.main(index.Config(tmp_path / "new", collection="other"))
 
 
 @pytest.mark.parametrize("text", ["", "parse a tree"])
@@ -330,7 +334,7 @@ def test_an_index_without_texts_finds_ids(vectors: Path, tmp_path: Path, capsys)
     for wrong in ({}, {"documents": "x"}, {"model": "x"}):
         with pytest.raises(ValueError, match="an index is made of --documents and --model, or of the --vec"):
             index.main(index.Config(tmp_path / "second", **wrong))
-    with pytest.raises(ValueError, match="leave out --model and --max-seq-length"):
+    with pytest.raises(ValueError, match="--model x would be ignored: --vectors name the model"):
         index.main(index.Config(tmp_path / "second", vectors=vectors, model="x"))
 
 

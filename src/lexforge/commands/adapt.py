@@ -31,15 +31,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from lexforge import adapt, corpus, data, evaluation, models, retrieval, runs, sparsity, teachers, training
 from lexforge.commands.index import read_library
+from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
 from lexforge.settings import (
+    ADAPT,
+    ADAPT_SCRATCH,
     BACKBONE,
     BM25,
     FITTED_TEACHERS,
     LEXICAL,
     NO_PREFIX,
-    PRESETS,
     START,
     FinishSettings,
     LossSettings,
@@ -47,6 +49,7 @@ from lexforge.settings import (
     SourceOptions,
     TrainingSettings,
     check_wanted_terms,
+    scratch_training_tokens,
     tokens_of_model,
 )
 
@@ -55,12 +58,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
 
 NOT_BETTER = 3  # the exit status where the adapted model is not better
+TRAINING = ADAPT.train.left_open()
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; mostly a tenth of those that there are
-TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
-START_SHARE = 0.6  # of the weights: pseudo-queries say less than judged ones, for which the preset keeps less
-TEMPERATURE = 1.0  # of the teachers' scores, in spreads
 DEPTH = 100  # documents of a ranking that may become candidates
 ROW_DOCUMENTS = 4  # that a training row compares
 SPARE_PASSAGES = 8  # times those of a batch, for batches in which none repeats
@@ -148,7 +149,8 @@ def defaults(model: str | None = None) -> Config:
     """Return the settings that the command line changes; tyro asks for those that are missing."""
     from tyro import MISSING
 
-    return Config(documents=MISSING, model=MISSING if model is None else model, output=MISSING)
+    cfg = Config(documents=MISSING, model=MISSING if model is None else model, output=MISSING)
+    return replace(cfg, train=ADAPT_SCRATCH.training_from_scratch().left_open()) if model == LEXICAL else cfg
 
 
 def resolve(cfg: Config) -> Config:
@@ -163,7 +165,7 @@ def resolve(cfg: Config) -> Config:
 
 def preset_of(cfg: Config) -> Preset:
     """Return the preset that the model takes."""
-    return PRESETS["lexforge-scratch" if cfg.model == LEXICAL else "lexforge"]
+    return ADAPT_SCRATCH if cfg.model == LEXICAL else ADAPT
 
 
 def main(cfg: Config) -> None:
@@ -236,6 +238,7 @@ def main(cfg: Config) -> None:
         train_dataset=data.rows_to_dataset(rows),
         **cfg.train.encoder_options(),
         ramp_fraction=preset.loss.ramp_fraction,
+        training_seq_length=scratch_training_tokens(model.max_seq_length) if scratch else None,
         **asdict(start.finish),
         train_positions=not scratch,
         counted_texts={"document": documents, "query": sets.held},
@@ -290,7 +293,9 @@ def check(cfg: Config) -> None:
         adapt.read_queries(cfg.queries, cfg.source)
     elif not cfg.pseudo_queries:
         raise ValueError("--pseudo-queries 0 leaves no query to train on; give real ones by --queries")
-    if cfg.judged is not None:
+    if cfg.judged is None:
+        refuse_unread(cfg, ["split"], "it is the split of --judged")
+    else:
         data.check_source(cfg.judged, [cfg.split], cfg.source)
     if cfg.sample < 2:
         raise ValueError(f"--sample must be at least 2 passages; received {cfg.sample}")
@@ -338,22 +343,17 @@ def prepare_start(
 ) -> Start:
     """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
 
-    A head that was not trained for SPLADE gets its scale here. What the teachers find best is also an answer
-    for InfoNCE, except for the lexical backbone, with which that was not measured.
+    A head that was not trained for SPLADE gets its scale here.
     """
-    loss, finish = replace(preset.loss, distillation_weight=1.0), preset.finish
-    if cfg.model == LEXICAL:
-        return Start(model, model, replace(loss, infonce_weight=0.0), finish, {})
-    loss = replace(loss, distillation_temperature=TEMPERATURE)
-    if models.head_is_trained(model, documents):
-        return Start(model, model, loss, replace(finish, start_share=START_SHARE), {})
+    if cfg.model == LEXICAL or models.head_is_trained(model, documents):
+        return Start(model, model, preset.loss, preset.finish, {})
     dense = models.model_type(models.checked_name(cfg.model)) == "dense"
     retriever = models.load_encoder(cfg.model, cfg.max_seq_length) if dense else None
     if START in cfg.teacher and retriever is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
     models.scale_head(model, documents)
     print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-    settings = preset.start.of_untrained_head(loss, finish, models.vocabulary_size(model))
+    settings = preset.start.of_untrained_head(preset.loss, preset.finish, models.vocabulary_size(model))
     return Start(model, retriever, *settings)
 
 

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
+from lexforge.common.command_line import refuse_unread
 from lexforge.data.splits import TEST
 from lexforge.settings import NO_PREFIX, IndexName, SourceOptions, server_options
 from lexforge.storage.files import check_output_file, write_text
@@ -132,6 +133,8 @@ def main(cfg: Config) -> None:
             check_output_file(file, flag)
     if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
         raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
+    if cfg.uri is None:
+        refuse_unread(cfg, ["collection"], "only an index at an address, --uri, has one")
     evaluation.check_metrics(cfg.metrics, cfg.k)
     loaded = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     qrels = loaded.split(cfg.split)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import corpus, data, models, retrieval
-from lexforge.common.command_line import printable
+from lexforge.common.command_line import printable, refuse_unread
 from lexforge.common.types import Passage
 from lexforge.settings import NO_PREFIX, IndexName, SourceOptions, server_options
 from lexforge.storage.files import check_new
@@ -66,6 +66,8 @@ def main(cfg: Config) -> None:
         change(cfg)
         return
     check_new(cfg.output)
+    if cfg.uri is None:
+        refuse_unread(cfg, ["collection"], "only an index at an address, --uri, has one")
     options = server_options(cfg.uri, cfg.collection, cfg.index)
     if cfg.vectors is not None:
         index = index_vectors(cfg, cfg.vectors, options)
@@ -94,8 +96,7 @@ def main(cfg: Config) -> None:
 
 def index_vectors(cfg: Config, vectors: Path, options: dict[str, Any]) -> retrieval.Index:
     """Make an index of vectors that `lexforge encode` wrote."""
-    if cfg.model is not None or cfg.max_seq_length is not None:
-        raise ValueError("--vectors name the model that made them: leave out --model and --max-seq-length")
+    refuse_unread(cfg, ["model", "max_seq_length", "batch_size"], "--vectors name the model that made them")
     encoded = corpus.EncodedCorpus(vectors)
     passages = None
     if cfg.documents is not None:
@@ -108,11 +109,8 @@ def index_vectors(cfg: Config, vectors: Path, options: dict[str, Any]) -> retrie
 
 def change(cfg: Config) -> None:
     """Add, replace and delete documents of an index."""
-    if cfg.vectors or cfg.documents or cfg.index or cfg.uri or cfg.max_seq_length:
-        raise ValueError(
-            "--add and --delete change the index at --output; --documents, --vectors, --index, --uri and "
-            "--max-seq-length have no place beside them"
-        )
+    settings = ["documents", "vectors", "max_seq_length", "index", "uri", "collection"]
+    refuse_unread(cfg, settings, "--add and --delete change the index at --output, and keep its settings")
     source = corpus.read_source(cfg.output)
     name = cfg.model or corpus.model_of(cfg.output, source)
     model = models.load_encoder(name, source.max_seq_length)

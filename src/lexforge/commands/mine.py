@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
+from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError, Run
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
 from lexforge.settings import NO_PREFIX, SourceOptions
@@ -96,15 +97,10 @@ def main(cfg: Config) -> None:
             "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
             f"{cfg.rule.teacher_margin}, teacher {cfg.teacher!r}, scores {cfg.teacher_scores}"
         )
-    if cfg.teacher_cache is not None and cfg.teacher is None:
-        raise ValueError(
-            f"--teacher-cache {cfg.teacher_cache} keeps the embeddings of a --teacher, and would be ignored "
-            "without one"
-        )
-    if cfg.cache_dir is not None and cfg.model in (None, "bm25"):
-        raise ValueError(
-            f"--cache-dir {cfg.cache_dir} keeps the vectors of a --model, and would be ignored without one"
-        )
+    if cfg.teacher is None:
+        refuse_unread(cfg, ["teacher_cache"], "it keeps the embeddings of a --teacher")
+    if cfg.model in (None, "bm25"):
+        refuse_unread(cfg, ["cache_dir"], "it keeps the vectors of a --model")
     check_output_file(cfg.output)
     loaded = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     miner = negatives.NegativeMiner(loaded, cfg.rule, cfg.split)

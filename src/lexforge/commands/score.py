@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lexforge import data, evaluation, teachers
+from lexforge.common.command_line import refuse_unread
 from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_output_file
 
@@ -43,8 +44,10 @@ def main(cfg: Config) -> None:
     """Read the pairs, score them, write the scores."""
     if (cfg.rows is None) == (cfg.data is None):
         raise ValueError("pass either --rows or --data: one of them lists the pairs")
-    if cfg.run is not None and cfg.data is None:
-        raise ValueError("--run is a run of the queries of --data; with --rows there is none")
+    if cfg.data is None:
+        refuse_unread(cfg, ["split", "run", "depth"], "the pairs are those of --rows")
+    elif cfg.run is None:
+        refuse_unread(cfg, ["depth"], "it is the depth of --run")
     check_output_file(cfg.output)
     # The pairs are read before the teacher is loaded: a wrong file fails at once.
     if cfg.rows is not None:

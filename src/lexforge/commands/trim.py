@@ -39,7 +39,7 @@ import tyro
 
 from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
 from lexforge.commands.index import read_library, tell_unknown_tokens
-from lexforge.common.command_line import printable
+from lexforge.common.command_line import printable, refuse_unread
 from lexforge.data.formats import detect
 from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.sparsity.constants import SAMPLE
@@ -80,8 +80,8 @@ def main(cfg: Config) -> None:
     started = time.perf_counter()
     # What would fail later is checked before the data are read and the model is loaded.
     check_new(cfg.output)
-    if cfg.data is None and cfg.curve is not None:
-        raise ValueError("--curve needs the judged queries of --data; received none")
+    if cfg.data is None:
+        refuse_unread(cfg, ["curve", "split"], "only the judged queries of --data are measured")
     for number in (cfg.document_terms, *(cfg.curve or ())):
         if number < 1:
             raise ValueError(f"--document-terms and --curve must be at least 1; received {number}")

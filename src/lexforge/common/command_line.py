@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import is_dataclass, make_dataclass, replace
+from dataclasses import fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -56,21 +56,21 @@ def run_command(
 
     settings = Annotated[config_class, tyro.conf.arg(name="")]  # type: ignore[valid-type]
     debug = Annotated[bool, tyro.conf.arg(help="Whether an error is shown with its traceback.")]
-    fields: list[Any] = [("settings", settings), ("debug", debug, False)]
+    options: list[Any] = [("settings", settings), ("debug", debug, False)]
     if default is not None:
-        fields[0] = ("settings", settings, default)
-    options_class = make_dataclass("Options", fields, frozen=True)
+        options[0] = ("settings", settings, default)
+    options_class = make_dataclass("Options", options, frozen=True)
     words = sys.argv[1:] if arguments is None else arguments
     with one_line_errors(debug="--debug" in words):
         _refuse_repeated_lists(words, config_class)
         # The settings check their own range while they are read.
         help_text = _help_text(description)
         program = program or program_name()
-        options: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
+        given: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
         from lexforge.common.progress import bars_on_a_terminal_only
 
         with _log_on_standard_error(), bars_on_a_terminal_only():
-            main(options.settings)
+            main(given.settings)
 
 
 def run_recipe(
@@ -128,6 +128,24 @@ def run_by(command: str) -> Iterator[None]:
         yield
     finally:
         _RUN_BY.reset(before)
+
+
+def refuse_unread(cfg: Any, names: Sequence[str], reason: str) -> None:
+    """Refuse options that were given and that nothing would read.
+
+    Args:
+        cfg: The settings, a dataclass in which every one of these options has a default.
+        names: The fields of the options.
+        reason: Why nothing reads them.
+
+    Raises:
+        ValueError: If one of them is not its default.
+    """
+    defaults = {field.name: field.default for field in fields(cfg)}
+    given = {name: getattr(cfg, name) for name in names if getattr(cfg, name) != defaults[name]}
+    if given:
+        unread = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+        raise ValueError(f"{unread} would be ignored: {reason}")
 
 
 def program_name() -> str:
