@@ -70,7 +70,6 @@ from lexforge.settings import (
     check_wanted_terms,
     find_preset,
     preset_of_model,
-    scratch_training_tokens,
 )
 
 if TYPE_CHECKING:
@@ -204,8 +203,9 @@ def resolve(cfg: Config) -> Config:
     cfg = cfg.follow_model(train, lambda: models.default_tokens(cfg.model), scratch_tokens=384)
     if cfg.model != LEXICAL or cfg.training_seq_length is not None:
         return cfg
+    # It searches whole texts from its first step, and learns from their beginnings in much less time.
     assert cfg.max_seq_length is not None
-    return replace(cfg, training_seq_length=scratch_training_tokens(cfg.max_seq_length))
+    return replace(cfg, training_seq_length=min(cfg.max_seq_length, max(96, cfg.max_seq_length // 4)))
 
 
 def check(cfg: Config) -> None:

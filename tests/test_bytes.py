@@ -492,7 +492,7 @@ OUTSIDE = ["../outside.npy", "/tmp/outside.npy", "a/../../outside.npy", "..", ".
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_path_in_a_manifest_cannot_leave_its_directory(path: str, tmp_path: Path) -> None:
     """A name is read as a file of the directory or not at all, even if what it leads to fits."""
-    from lexforge.runs.checkpoints import DamagedCheckpointError, check_seal, seal
+    from lexforge.runs.checkpoint_folders import DamagedCheckpointError, check_seal, seal
 
     store = STORES["InvertedIndex"]
     store.write(tmp_path)
@@ -518,7 +518,7 @@ def test_a_path_in_a_manifest_cannot_leave_its_directory(path: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["InvertedIndex", "encoded corpus", "corpus vectors", "checkpoint"])
 def test_a_link_out_of_the_directory_is_refused(name: str, tmp_path: Path) -> None:
     """What a link leads to can change after the check, and is not what was shipped."""
-    from lexforge.runs.checkpoints import check_seal, seal
+    from lexforge.runs.checkpoint_folders import check_seal, seal
 
     def write_checkpoint(folder: Path) -> None:
         (folder / "checkpoint-1").mkdir()

@@ -1070,17 +1070,6 @@ def tokens_of_model(
     return scratch_tokens if model == LEXICAL else default_tokens()
 
 
-def scratch_training_tokens(tokens: int) -> int:
-    """Return the tokens per training text of the lexical backbone: a quarter of those that it searches.
-
-    It searches whole texts from its first step, and learns from their beginnings in much less time.
-
-    Args:
-        tokens: Its `max_seq_length`. No fewer than 96 of them are read, where it has so many.
-    """
-    return min(tokens, max(96, tokens // 4))
-
-
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:
     """Refuse a file of `--negatives` that does not exist, or that the scores of a teacher cannot follow.
 

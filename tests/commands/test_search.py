@@ -183,7 +183,7 @@ def test_documents_come_and_go(tiny_checkpoint: Path, tmp_path: Path, capsys) ->
     with pytest.raises(ValueError, match=r"has no document 'list\.txt'"):
         index.main(index.Config(where, delete=("list.txt",)))
     with pytest.raises(
-        ValueError, match="--vectors .* and --collection other would be ignored: --add and --del"
+        ValueError, match=r"--vectors .* and --collection other would be ignored: --add and --del"
     ):
         index.main(index.Config(where, delete=("tree.md",), vectors=tmp_path, collection="other"))
     with pytest.raises(ValueError, match="--collection other would be ignored: only an index at an address"):

@@ -19,7 +19,7 @@ import pytest
 from beir_folders import write_beir
 from warm_processes import WarmProcesses
 
-from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint
+from lexforge.runs.checkpoint_folders import by_step, check_seal, last_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "splade_v26.py"

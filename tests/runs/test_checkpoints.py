@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.runs.checkpoints import (
+from lexforge.runs.checkpoint_folders import (
     DamagedCheckpointError,
     by_step,
     check_seal,

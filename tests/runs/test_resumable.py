@@ -24,7 +24,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from transformers import Trainer, TrainerCallback
 
 from lexforge.runs import DamagedCheckpointError, DiskFullError, TrainingInterrupted
-from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint, seal
+from lexforge.runs.checkpoint_folders import by_step, check_seal, last_checkpoint, seal
 from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
@@ -463,7 +463,7 @@ import sys
 from pathlib import Path
 from lexforge.runs import DiskFullError, last_checkpoint
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.runs.checkpoints import check_seal
+from lexforge.runs.checkpoint_folders import check_seal
 from lexforge.losses import NeuralSparseLoss
 from datasets import Dataset
 from sentence_transformers import SparseEncoder

@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.training_args import SentenceTra
 from transformers import Trainer
 
 from lexforge.losses import EmbeddingLoss, MoCoLoss, NWSLoss
-from lexforge.runs.checkpoints import seal
+from lexforge.runs.checkpoint_folders import seal
 from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
 
 MakeTrainer = Callable[..., SpladeTrainer]

@@ -10,7 +10,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 from transformers import TrainerControl, TrainerState
 
-from lexforge.runs.checkpoints import by_step, step_of
+from lexforge.runs.checkpoint_folders import by_step, step_of
 from lexforge.settings import EvaluationSettings, RecipeSettings, TrainingSettings
 from lexforge.training import trainer_options
 

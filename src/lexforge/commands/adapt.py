@@ -49,7 +49,6 @@ from lexforge.settings import (
     SourceOptions,
     TrainingSettings,
     check_wanted_terms,
-    scratch_training_tokens,
     tokens_of_model,
 )
 
@@ -225,7 +224,8 @@ def main(cfg: Config) -> None:
         frequency, encoded = corpus.active_document_frequency(model, documents)
         models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
 
-    # Training. The passages of a small collection do not fill batches without a repetition, which the loss
+    # Training, on whole texts, as the teachers read them: the beginnings alone made the lexical backbone
+    # worse. The passages of a small collection do not fill batches without a repetition, which the loss
     # leaves out.
     stages.begin("train")
     small = len(documents) < SPARE_PASSAGES * cfg.train.batch_size * ROW_DOCUMENTS
@@ -238,7 +238,6 @@ def main(cfg: Config) -> None:
         train_dataset=data.rows_to_dataset(rows),
         **cfg.train.encoder_options(),
         ramp_fraction=preset.loss.ramp_fraction,
-        training_seq_length=scratch_training_tokens(model.max_seq_length) if scratch else None,
         **asdict(start.finish),
         train_positions=not scratch,
         counted_texts={"document": documents, "query": sets.held},

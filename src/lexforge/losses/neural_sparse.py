@@ -235,21 +235,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             else:  # [B, N]
                 assert scores is not None
                 student, target, skipped = scores, own[:, 0], left_out
-            # Spreads, z-scores and counts are those of the joint batch of all ranks.
-            student, teacher, target = (self._compared(rows) for rows in (student, teacher, target))
-            skipped = None if skipped is None else self._compared(skipped)
-            if weights["distillation"]:
-                parts["distillation"] = distillation(
-                    student,
-                    teacher,
-                    numbers.distillation_temperature,
-                    numbers.kl_weight,
-                    numbers.mse_weight,
-                    match_scale=self.similarity == "dot",  # A dot product has a scale of its own.
-                    left_out=skipped,
-                )
-            if weights["margin_mse"]:
-                parts["margin_mse"] = margin_mse(student, teacher, positive=target, left_out=skipped)
+            parts |= self._taught(student, teacher, target, skipped)
 
         self.metrics = {
             "terms/query": _active_dimensions([anchor]),
@@ -316,6 +302,35 @@ class NeuralSparseLoss(EmbeddingLoss):
                 "negative; received the score of the positive alone, which nothing can be compared with"
             )
         return labels.to(anchor.dtype)
+
+    def _taught(
+        self, student: Tensor, teacher: Tensor, positive: Tensor, left_out: Tensor | None
+    ) -> dict[str, Tensor]:
+        """The terms that compare the scores of student and teacher, `[B, N]` each.
+
+        Args:
+            student: The scores of the model.
+            teacher: Those of the teacher.
+            positive: `[B]` int64, the column of each row's positive.
+            left_out: `[B, N]` bool, True where a score is not compared; None compares all.
+        """
+        # Spreads, z-scores and counts are those of the joint batch of all ranks.
+        student, teacher, positive = (self._compared(rows) for rows in (student, teacher, positive))
+        left_out = None if left_out is None else self._compared(left_out)
+        numbers, parts = self.numbers, dict[str, Tensor]()
+        if self.weights["distillation"]:
+            parts["distillation"] = distillation(
+                student,
+                teacher,
+                numbers.distillation_temperature,
+                numbers.kl_weight,
+                numbers.mse_weight,
+                match_scale=self.similarity == "dot",  # A dot product has a scale of its own.
+                left_out=left_out,
+            )
+        if self.weights["margin_mse"]:
+            parts["margin_mse"] = margin_mse(student, teacher, positive=positive, left_out=left_out)
+        return parts
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""

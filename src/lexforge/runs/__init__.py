@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
+    from lexforge.runs.checkpoint_folders import DamagedCheckpointError, DiskFullError, last_checkpoint
     from lexforge.runs.finite import FiniteTraining, NonFiniteError
     from lexforge.runs.launcher import launch_command
     from lexforge.runs.log_file import read_log

@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from lexforge.common.ranks import of_all_ranks, over_ranks, world_size
 from lexforge.losses.base import losses_of
 from lexforge.losses.queue import NonFiniteKeysError
-from lexforge.runs.checkpoints import last_checkpoint
+from lexforge.runs.checkpoint_folders import last_checkpoint
 from lexforge.runs.resumable import save_now
 from lexforge.runs.sharded import whole_tensor
 

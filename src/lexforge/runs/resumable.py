@@ -27,7 +27,7 @@ from transformers.trainer_callback import CallbackHandler, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
 from lexforge.common.ranks import world_size
-from lexforge.runs.checkpoints import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
+from lexforge.runs.checkpoint_folders import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
 from lexforge.runs.log_file import LogFile, LogLines, LogLinesAboveBar
 from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
 from lexforge.runs.run_directory import complete_environment, write_json

@@ -15,7 +15,7 @@ from typing import Any
 
 from lexforge.common.processor import processor_name
 from lexforge.common.ranks import from_first_rank
-from lexforge.runs.checkpoints import UNFINISHED
+from lexforge.runs.checkpoint_folders import UNFINISHED
 from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.settings import BACKBONE

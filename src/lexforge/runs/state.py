@@ -15,7 +15,7 @@ from lexforge.common.ranks import of_all_ranks, sum_over_ranks, world_size
 from lexforge.kernels.splade_head.triton import tiles
 from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
 from lexforge.losses.memory import RowsThatFit
-from lexforge.runs.checkpoints import step_of
+from lexforge.runs.checkpoint_folders import step_of
 from lexforge.storage import timings
 from lexforge.storage.tensors import read_tensors, write_tensors
 

@@ -24,7 +24,7 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import losses_of
 from lexforge.models import decoder_biases, fuse_splade_head, vocabulary_size
 from lexforge.models.structure import freeze_positions
-from lexforge.runs.checkpoints import step_of
+from lexforge.runs.checkpoint_folders import step_of
 from lexforge.runs.finite import FiniteTraining
 from lexforge.runs.resumable import ResumableTraining
 from lexforge.runs.state import read_state
