@@ -14,7 +14,7 @@ from lexforge.losses import functional
 
 # From the design: name -> parameters with their defaults.
 SIGNATURES = {
-    "info_nce": "anchor, positive, negatives=None, temperature=0.07, similarity='cosine', left_out=None",
+    "info_nce": "anchor, positive, negatives=None, temperature=0.07, similarity='cosine'",
     "nws": "queries, query_labels, prototypes, label_similarity, keys=None, key_labels=None, queue=None, "
     "queue_labels=None, alpha=1.0, beta=1.0, temperature=0.07, aggregate, eps=1e-08",
     "compute_label_pair_similarity": "labels, method",

@@ -74,7 +74,7 @@ def check_prediction(run: Path, file: Path, trained: dict[str, float], texts: in
     """The labels that a saved model predicts have exactly the F1 that its run has measured."""
     data = load_label_sets(str(file))
     data = data if texts is None else data.sample(texts, TrainingSettings().seed)
-    classifier = load_label_classifier(run, device="cpu")
+    classifier = load_label_classifier(run)
     assert classifier.label_names == data.label_names == tuple(sorted(TOPICS))
     predicted = classifier.predict([row.text for row in data.split("test")])
     given = np.array(multi_hot([list(labels) for labels in predicted], data.label_names))

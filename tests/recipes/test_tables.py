@@ -109,7 +109,7 @@ def test_a_recipe_trains_on_a_table(name: str, form: str, tiny_checkpoint: Path,
         expected = spearmanr(cosine, [row["grade"] for row in test]).statistic
         assert trained["spearman_cosine"] == pytest.approx(expected, abs=1e-6)
         return
-    classifier = load_label_classifier(tmp_path / "run", device="cpu")
+    classifier = load_label_classifier(tmp_path / "run")
     names = sorted({label for row in LABELLED for label in row["topics"]})
     given, found = (
         [[int(label in labels) for label in names] for labels in rows]

@@ -133,7 +133,7 @@ def dense_folder(tiny_dense, tmp_path: Path) -> Path:
 
 def test_a_sentence_transformer_teaches_normalised_vectors(dense_folder: Path, tiny_dense) -> None:
     """The vectors are the model's own, at length 1."""
-    teacher = SentenceTransformerTeacher(str(dense_folder), device="cpu")
+    teacher = SentenceTransformerTeacher(str(dense_folder))
     texts = ["sort a list", "open the file"]
     embeddings = teacher.encode(texts, "document")
     plain = tiny_dense.encode(texts)
@@ -148,9 +148,7 @@ def test_a_model_that_was_trained_by_dot_products_teaches_by_them(tiny_dense, tm
     tiny_dense.save(str(tmp_path / "cosine"))
     tiny_dense.similarity_fn_name = "dot"
     tiny_dense.save(str(tmp_path / "dot"))
-    by_cosine, by_dot = (
-        SentenceTransformerTeacher(str(tmp_path / kind), device="cpu") for kind in ("cosine", "dot")
-    )
+    by_cosine, by_dot = (SentenceTransformerTeacher(str(tmp_path / kind)) for kind in ("cosine", "dot"))
     assert (by_cosine.similarity, by_dot.similarity) == ("cosine", "dot")
     texts = ["sort a list", "open the file", "train"]
     np.testing.assert_allclose(by_dot.encode(texts, "document"), tiny_dense.encode(texts), atol=1e-6)
@@ -168,12 +166,12 @@ def test_the_name_of_a_sentence_transformer_follows_its_weights(
     dense_folder: Path, tiny_dense, tmp_path: Path
 ) -> None:
     """A model trained further in the same folder is another teacher; a copy elsewhere is the same one."""
-    name = SentenceTransformerTeacher(str(dense_folder), device="cpu").name
+    name = SentenceTransformerTeacher(str(dense_folder)).name
     tiny_dense.save(str(tmp_path / "copy" / "dense"))
-    assert SentenceTransformerTeacher(str(tmp_path / "copy" / "dense"), device="cpu").name == name
+    assert SentenceTransformerTeacher(str(tmp_path / "copy" / "dense")).name == name
     tiny_dense[0].auto_model.embeddings.word_embeddings.weight.data += 0.01
     tiny_dense.save(str(dense_folder))
-    assert SentenceTransformerTeacher(str(dense_folder), device="cpu").name != name
+    assert SentenceTransformerTeacher(str(dense_folder)).name != name
 
 
 def other_pooling(model) -> None:
@@ -197,11 +195,11 @@ def other_prompt(model) -> None:
 def test_the_cache_of_another_teacher_is_refused(change, tiny_dense, tmp_path: Path) -> None:
     """Whatever decides the vectors is in the name: else the cache would hand out those of another teacher."""
     tiny_dense.save(str(tmp_path / "one" / "teacher"))
-    first = SentenceTransformerTeacher(str(tmp_path / "one" / "teacher"), device="cpu")
+    first = SentenceTransformerTeacher(str(tmp_path / "one" / "teacher"))
     TeacherCache.build(first, [], ["SORT the list", "a file"], tmp_path / "cache")
     change(tiny_dense)
     tiny_dense.save(str(tmp_path / "two" / "teacher"))
-    second = SentenceTransformerTeacher(str(tmp_path / "two" / "teacher"), device="cpu")
+    second = SentenceTransformerTeacher(str(tmp_path / "two" / "teacher"))
     with pytest.raises(DataError, match="teacher-"):
         TeacherCache.build(second, [], ["SORT the list", "a file"], tmp_path / "cache")
 
@@ -210,7 +208,7 @@ def test_the_cache_of_another_teacher_is_refused(change, tiny_dense, tmp_path: P
 def test_a_missing_teacher_is_one_clear_error(name: str) -> None:
     """Offline is the usual state of a training machine; the message says what to do."""
     with pytest.raises(DataError, match=f"the teacher '{name}' cannot be loaded; pass a folder"):
-        SentenceTransformerTeacher(name, device="cpu")
+        SentenceTransformerTeacher(name)
 
 
 def test_a_teacher_by_the_name_of_a_command_line(tmp_path: Path) -> None:
@@ -229,7 +227,7 @@ def test_queries_and_documents_get_their_prompts(tiny_dense, tmp_path: Path) -> 
     """The oracle is the plain encoding of the text with its prompt before it."""
     tiny_dense.prompts = {"query": "search ", "passage": "document "}
     tiny_dense.save(str(tmp_path))
-    teacher = SentenceTransformerTeacher(str(tmp_path), device="cpu")
+    teacher = SentenceTransformerTeacher(str(tmp_path))
     by_hand = {
         kind: tiny_dense.encode([f"{prompt} sort a list"], normalize_embeddings=True, prompt="")
         for kind, prompt in {"query": "search", "document": "document"}.items()
@@ -254,7 +252,7 @@ def test_a_folder_is_used_as_what_it_is_or_refused(
         tmp_path / "bare": "is a bare transformer",
     }.items():
         with pytest.raises(DataError, match=message):
-            SentenceTransformerTeacher(str(folder), device="cpu")
+            SentenceTransformerTeacher(str(folder))
 
 
 def test_a_fitted_teacher_takes_a_sample_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,12 +126,11 @@ class LabelClassifier:
         return file
 
 
-def load_label_classifier(name: str | Path, *, device: str | None = None) -> LabelClassifier:
+def load_label_classifier(name: str | Path) -> LabelClassifier:
     """Load an encoder with the classifier that the recipe `nws_multilabel` saved with it.
 
     Args:
         name: A run directory, the folder of its model, or the name of that model on the hub.
-        device: Where the encoder is put; None leaves the choice to sentence-transformers.
 
     Returns:
         The classifier.
@@ -153,5 +152,5 @@ def load_label_classifier(name: str | Path, *, device: str | None = None) -> Lab
         weights, bias = tensors["weights"].numpy(), tensors.get("bias")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is no classifier of labels, or damaged: {error}") from error
-    model = cast(SentenceTransformer, load_encoder(model_name, device=device))  # as its training saved it
+    model = cast(SentenceTransformer, load_encoder(model_name))  # as its training saved it
     return LabelClassifier(model, names, weights, None if bias is None else bias.numpy(), threshold)

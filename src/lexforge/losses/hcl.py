@@ -48,8 +48,6 @@ def hcl(
     tau_plus: float = 0.1,
     beta: float = 1.0,
     estimator: Estimator = "hard",
-    *,
-    left_out: Tensor | None = None,
 ) -> Tensor:
     """Contrast two views of B texts, each of the 2B rows against the 2B - 2 rows of other texts.
 
@@ -72,8 +70,6 @@ def hcl(
         tau_plus: Expected share of false negatives, in [0, 1); `hard` only.
         beta: Concentration on hard negatives, >= 0; `hard` only.
         estimator: "hard" or "easy".
-        left_out: `[B, B]` bool, True where the views of one text are no negatives of the views of another
-            (section 15); N is then the number of a row's remaining negatives. None leaves out no text.
 
     Returns:
         0-dim float, connected to the graph; a row without a negative adds 0.
@@ -90,7 +86,7 @@ def hcl(
             f"view_a and view_b must both be [B, D]; received {tuple(view_a.shape)} and {tuple(view_b.shape)}"
         )
     views, places = [view_a, view_b], torch.arange(len(view_a), device=view_a.device)
-    return _contrast(views, views, places, temperature, tau_plus, beta, estimator, left_out)
+    return _contrast(views, views, places, temperature, tau_plus, beta, estimator)
 
 
 def _contrast(
@@ -101,11 +97,12 @@ def _contrast(
     tau_plus: float,
     beta: float,
     estimator: Estimator,
-    left_out: Tensor | None,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Contrast this rank's rows of both views, which stand at `places` [count] in all rows, with all rows.
 
-    `left_out` is `[count, total]` bool, by texts; see `hcl`.
+    `left_out` is `[count, total]` bool, True where the views of one text are no negatives of the views of
+    another (section 15); None leaves out no text.
     """
     rows, candidates = torch.cat(views), torch.cat(all_views)
     total = len(all_views[0])

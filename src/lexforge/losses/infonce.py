@@ -34,8 +34,6 @@ def info_nce(
     negatives: Tensor | None = None,
     temperature: float = 0.07,
     similarity: Similarity = "cosine",
-    *,
-    left_out: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of picking an anchor's own positive among all candidates of the batch.
 
@@ -48,8 +46,6 @@ def info_nce(
         negatives: `[B, K, D]` float, K hard negatives per anchor, or None.
         temperature: T, > 0.
         similarity: "cosine" or "dot".
-        left_out: `[B, B + B * K]` bool, True where a candidate is no negative of an anchor (section 15); an
-            anchor's own positive must not be left out. None leaves out no candidate.
 
     Returns:
         0-dim float; 0 for an empty batch, connected to the graph.
@@ -75,7 +71,7 @@ def info_nce(
         candidates = torch.cat([positive, negatives.flatten(0, 1)])
     scores = scores_of_columns(anchor, [candidates], similarity)
     own = torch.arange(len(anchor), device=anchor.device)  # [B]
-    return ranking_cross_entropy(scores, own, temperature, left_out)
+    return ranking_cross_entropy(scores, own, temperature)
 
 
 def ranking_cross_entropy(

@@ -19,14 +19,13 @@ class SentenceTransformerTeacher:
 
     Args:
         model_name_or_path: A name on the hub or a folder, as `SentenceTransformer` takes it.
-        device: Where the model is put; None leaves the choice to sentence-transformers.
 
     Raises:
         DataError: If the model cannot be loaded, if it is no dense encoder, or if its similarity is neither
             cosine nor dot product; the message says what can be used instead.
     """
 
-    def __init__(self, model_name_or_path: str = "BAAI/bge-m3", *, device: str | None = None) -> None:
+    def __init__(self, model_name_or_path: str = "BAAI/bge-m3") -> None:
         from sentence_transformers import SentenceTransformer
 
         from lexforge.common.similarity import similarity_of
@@ -38,7 +37,7 @@ class SentenceTransformerTeacher:
             # SentenceTransformer loads anything and takes the mean over its tokens, which is no teacher.
             found = model_type(name)
             if found == "dense":
-                self._encoder = SentenceTransformer(name, device=device)
+                self._encoder = SentenceTransformer(name)
                 self.similarity = similarity_of(self._encoder)
         except (OSError, ValueError) as error:
             raise DataError(

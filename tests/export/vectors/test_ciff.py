@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.export import export_vectors
+from lexforge.export import VECTOR_TARGETS, export_vectors
 from lexforge.export.vectors.ciff import encode_postings
 
 
@@ -63,14 +63,15 @@ def test_postings_are_those_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("shard_bytes", [300, 10**6])
 def test_the_file_holds_the_postings_of_a_naive_loop(
-    shard_bytes: int, store, some_vectors, tmp_path: Path
+    shard_bytes: int, store, some_vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Documents are cut into runs by size; the merged lists must not show the cuts."""
     vectors = some_vectors(50, width=20)
     terms = ["zebra", "a", "##b", "서울", "white space", *(f"t{i}" for i in range(5, 20))]
     ids = [f"문서 {i}" for i in range(50)]
     corpus = store(tmp_path / "corpus", vectors, ids)
-    exported = export_vectors(corpus, tmp_path / "out", "ciff", terms=terms, shard_bytes=shard_bytes)
+    monkeypatch.setattr(VECTOR_TARGETS["ciff"], "shard_bytes", shard_bytes)
+    exported = export_vectors(corpus, tmp_path / "out", "ciff", terms=terms)
     assert exported.files == ["index.ciff"]
     assert not list((tmp_path / "out").glob("*.run"))
     scale = exported.survey.scale

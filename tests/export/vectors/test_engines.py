@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.export import Queries, export_vectors
+from lexforge.export import VECTOR_TARGETS, Queries, export_vectors
 
 pytestmark = [
     pytest.mark.engines,
@@ -47,7 +47,9 @@ def random_rows(rows: int, terms: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_an_engine_finds_what_exact_search_finds(engine, store, tmp_path: Path) -> None:
+def test_an_engine_finds_what_exact_search_finds(
+    engine, store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The format, the names of terms, the scale and the order of columns are all in the answer."""
     if reason := engine.missing():
         pytest.skip(reason)
@@ -56,7 +58,8 @@ def test_an_engine_finds_what_exact_search_finds(engine, store, tmp_path: Path) 
     corpus = store(tmp_path / "corpus", sparse.csr_array(documents), IDS, block_rows=100)
     asked = Queries(sparse.csr_array(queries), [f"query-{i}" for i in range(QUERIES)])
     out, work = tmp_path / "out", tmp_path / "work"
-    exported = export_vectors(corpus, out, engine.target, terms=TERMS, queries=asked, shard_bytes=60_000)
+    monkeypatch.setattr(VECTOR_TARGETS[engine.target], "shard_bytes", 60_000)
+    exported = export_vectors(corpus, out, engine.target, terms=TERMS, queries=asked)
     assert len(exported.files) > 1 or engine.target == "ciff"
     work.mkdir()
     searcher = engine(out, work)

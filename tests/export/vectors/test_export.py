@@ -72,11 +72,14 @@ def key_of(target: str, column: int):
 
 
 @pytest.mark.parametrize("target", TEXT_TARGETS)
-def test_documents_are_read_back_to_the_last_bit(target: str, store, some_vectors, tmp_path: Path) -> None:
+def test_documents_are_read_back_to_the_last_bit(
+    target: str, store, some_vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that breaks the JSON, or a digit that is cut, is found by no one until a search is wrong."""
     vectors = some_vectors(30)
     corpus = store(tmp_path / "corpus", vectors, IDS)
-    exported = export_vectors(corpus, tmp_path / "out", target, terms=TERMS, shard_bytes=2000)
+    monkeypatch.setattr(VECTOR_TARGETS[target], "shard_bytes", 2000)
+    exported = export_vectors(corpus, tmp_path / "out", target, terms=TERMS)
     assert len(exported.files) > 2
     found = read_documents(target, tmp_path / "out", exported.files)
     assert [name for name, _ in found] == IDS
@@ -95,7 +98,8 @@ def test_an_interrupted_export_leaves_nothing_and_a_second_one_is_like_any_other
     """Some of the files, or a leftover among them, would be loaded as the whole corpus."""
     corpus = store(tmp_path / "corpus", some_vectors(30), IDS)
     queries = Queries(some_vectors(5, seed=1), ["q0", "q1", "q2", "q3", "q4"])
-    arguments = {"terms": TERMS, "queries": queries, "shard_bytes": 1500}
+    arguments = {"terms": TERMS, "queries": queries}
+    monkeypatch.setattr(VECTOR_TARGETS[target], "shard_bytes", 1500)
     original, calls = getattr(VECTOR_TARGETS[target], step), []
 
     def interrupted(*given):
@@ -120,12 +124,15 @@ def test_an_interrupted_export_leaves_nothing_and_a_second_one_is_like_any_other
     assert contents(tmp_path / "out") == contents(tmp_path / "other")
 
 
-def test_files_stay_below_their_limit(store, some_vectors, tmp_path: Path) -> None:
+def test_files_stay_below_their_limit(
+    store, some_vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request above the engine's limit is refused as a whole; one document too large goes alone."""
     corpus = store(tmp_path / "corpus", some_vectors(30), IDS)
     for target, limit in (("pgvector", 1), ("pgvector", 2000), ("anserini", 2000), ("opensearch", 2000)):
         folder = tmp_path / f"{target}-{limit}"
-        exported = export_vectors(corpus, folder, target, terms=TERMS, shard_bytes=limit)
+        monkeypatch.setattr(VECTOR_TARGETS[target], "shard_bytes", limit)
+        exported = export_vectors(corpus, folder, target, terms=TERMS)
         sizes = [(folder / name).stat().st_size for name in exported.files]
         assert (len(sizes) == 30) if limit == 1 else (max(sizes) <= limit < sum(sizes))
 
@@ -196,13 +203,16 @@ def test_vectors_of_a_model_searched_by_cosine_have_unit_length(store, some_vect
     assert "1 documents have no term" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_memory_does_not_grow_with_the_corpus(store, some_vectors, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_corpus(
+    store, some_vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A corpus larger than memory is what the stream is for."""
+    monkeypatch.setattr(VECTOR_TARGETS["pgvector"], "shard_bytes", 8000)
     peaks = []
     for name, rows in (("small", 256), ("large", 1280)):
         corpus = store(tmp_path / name, some_vectors(rows), [f"d{i}" for i in range(rows)], block_rows=64)
         tracemalloc.start()
-        export_vectors(corpus, tmp_path / f"{name}-out", "pgvector", shard_bytes=8000)
+        export_vectors(corpus, tmp_path / f"{name}-out", "pgvector")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # Five times the documents; what grows is the list of the names of files.
@@ -226,8 +236,6 @@ def test_bad_input_is_refused_before_any_work(store, some_vectors, tmp_path: Pat
         export_vectors(corpus, out, "opensearch", terms=["a", "[2]", ".", *TERMS[3:]])
     with pytest.raises(ValueError, match="queries have 7 columns; the index has 40"):
         export_vectors(corpus, out, "pgvector", queries=Queries(sparse.csr_array(np.ones((1, 7))), ["q"]))
-    with pytest.raises(ValueError, match="shard_bytes must be at least 1; received 0"):
-        export_vectors(corpus, out, "pgvector", shard_bytes=0)
     empty = store(tmp_path / "empty", sparse.csr_array((6, 4), dtype=np.float32), IDS[:6])
     with pytest.raises(ValueError, match="every vector is empty"):
         export_vectors(empty, out, "pgvector")

@@ -116,7 +116,6 @@ def export_vectors(
     *,
     terms: Sequence[str] | None = None,
     queries: Queries | None = None,
-    shard_bytes: int | None = None,
     show_progress_bar: bool = False,
 ) -> Exported:
     """Write an encoded corpus as files for another engine; an interrupted call leaves nothing.
@@ -128,8 +127,6 @@ def export_vectors(
         target: A name of `VectorTargetName`.
         terms: The name of each column of the vectors; needed by engines that name terms.
         queries: Queries to export too; the loss of recall is then measured with them.
-        shard_bytes: The most bytes of a file of documents; None takes what the engine takes in one request. A
-            single document may take more.
         show_progress_bar: Show progress bars.
 
     Returns:
@@ -141,8 +138,6 @@ def export_vectors(
             a document.
     """
     made_by = check_vector_export(corpus, directory, target)
-    if shard_bytes is not None and shard_bytes < 1:
-        raise ValueError(f"shard_bytes must be at least 1; received {shard_bytes}")
     width = next(corpus.blocks())[0].shape[1]
     engine = made_by(terms, width)
     if queries is not None:
@@ -150,17 +145,19 @@ def export_vectors(
         queries = Queries(sparse_vectors(queries.vectors, "queries", width, similarity), queries.ids)
     survey = survey_vectors(corpus, engine, queries, show_progress_bar=show_progress_bar)
     with new_directory(directory) as folder:
-        limit = shard_bytes or engine.shard_bytes
-        shards = _write_documents(corpus, folder, engine, survey, limit, show_progress_bar)
+        shards = _write_documents(corpus, folder, engine, survey, show_progress_bar)
         files = engine.finish(folder, shards)
         _write_others(corpus, folder, engine, survey, queries)
     return Exported(survey, files, engine.limits(survey))
 
 
 def _write_documents(
-    corpus: EncodedCorpus, folder: Path, target: VectorTarget, survey: Survey, limit: int, show: bool
+    corpus: EncodedCorpus, folder: Path, target: VectorTarget, survey: Survey, show: bool
 ) -> list[str]:
-    """Write the files of documents, whose size `limit` bounds in bytes, and return their names."""
+    """Write the files of documents, and return their names.
+
+    A file has at most `target.shard_bytes` bytes; a single document may take more.
+    """
     names: list[str] = []
     with Progress(len(corpus), "Export", show=show) as progress:
 
@@ -174,7 +171,7 @@ def _write_documents(
         for vectors, ids in canonical_blocks(corpus):
             for row in rows_of(target, survey, vectors, ids, position):
                 content = target.encoded(row)
-                if shard and size + len(content) + 1 > limit:
+                if shard and size + len(content) + 1 > target.shard_bytes:
                     write(shard)
                     shard, size = [], 0
                 shard.append(content)
