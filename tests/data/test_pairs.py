@@ -13,7 +13,6 @@ import pytest
 from lexforge.common.text_identity import text_identity
 from lexforge.data import (
     DataError,
-    PairData,
     SourceOptions,
     load_documents,
     load_retrieval_data,
@@ -21,6 +20,7 @@ from lexforge.data import (
     validate_columns,
 )
 from lexforge.data.faults import Faults
+from lexforge.data.pair_data import PairData
 from lexforge.data.tables import Origin, Table
 from lexforge.negatives import judged_run
 

@@ -17,7 +17,8 @@ from sentence_transformers import (
 from torch import nn
 from transformers import TrainerCallback
 
-from lexforge.runs import FiniteTraining, NonFiniteError, last_checkpoint
+from lexforge.runs import FiniteTraining, NonFiniteError
+from lexforge.runs.checkpoint_folders import last_checkpoint
 from lexforge.runs.finite import texts_of
 from lexforge.training import SpladeTrainer
 

@@ -461,9 +461,9 @@ def test_another_error_while_saving_stays_itself(
 TINY_DISK = """
 import sys
 from pathlib import Path
-from lexforge.runs import DiskFullError, last_checkpoint
+from lexforge.runs import DiskFullError
+from lexforge.runs.checkpoint_folders import check_seal, last_checkpoint
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.runs.checkpoint_folders import check_seal
 from lexforge.losses import NeuralSparseLoss
 from datasets import Dataset
 from sentence_transformers import SparseEncoder

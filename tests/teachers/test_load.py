@@ -11,7 +11,6 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 from lexforge.data import DataError
 from lexforge.teachers import (
     BM25Teacher,
-    LsaTeacher,
     SentenceTransformerTeacher,
     TeacherCache,
     candidate_scorer,
@@ -19,6 +18,7 @@ from lexforge.teachers import (
     load_teacher,
     teach_rows,
 )
+from lexforge.teachers.lsa import LsaTeacher
 
 TOPICS = {
     "sort": "sort order list array quick merge bubble ascending",

@@ -14,7 +14,7 @@ import torch
 from sentence_transformers import SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from lexforge import models, training
+from lexforge import models
 from lexforge.models.training_forward import encoder_name, seconds_of_formats, training_forwards
 from lexforge.storage import timings
 from lexforge.training import precision
@@ -220,10 +220,10 @@ def test_half_weights_are_widened(saved: torch.dtype, tiny_checkpoint: Path, tmp
     AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path)
     model = models.build_splade(tmp_path)
     assert {parameter.dtype for parameter in model.parameters()} == {saved}
-    (line,) = training.widen_weights(model)
+    (line,) = precision.widen_weights(model)
     assert f"saved in {str(saved).removeprefix('torch.')} and are trained" in line
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert training.widen_weights(model) == []
+    assert precision.widen_weights(model) == []
     weight = model[0].model.get_output_embeddings().weight
     assert torch.equal(weight, half.get_output_embeddings().weight.float())
     assert model.encode(["a tree"]).dtype == torch.float32

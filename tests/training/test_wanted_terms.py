@@ -14,7 +14,7 @@ from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.losses import InfoNCELoss, NeuralSparseLoss
-from lexforge.runs import last_checkpoint
+from lexforge.runs.checkpoint_folders import last_checkpoint
 from lexforge.sparsity import document_levels
 from lexforge.training import SpladeTrainer
 from lexforge.training import trainer as trainer_module

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lexforge.data.formats.docstrings import load_docstrings
     from lexforge.data.library import Library, load_library
     from lexforge.data.multilabel import MultiLabelData, load_label_sets, load_texts, multi_hot
-    from lexforge.data.pair_data import PairData
     from lexforge.data.retrieval_data import RetrievalData, sample_corpus
     from lexforge.data.rows import read_training_rows, rows_to_dataset, write_training_rows
     from lexforge.data.source import (
@@ -39,7 +38,6 @@ __all__ = [
     "DataError",
     "Library",
     "MultiLabelData",
-    "PairData",
     "RetrievalData",
     "SourceOptions",
     "TrainingData",

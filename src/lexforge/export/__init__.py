@@ -8,7 +8,6 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.export.card import write_card
-    from lexforge.export.models.check import Agreement
     from lexforge.export.models.export import Export, check_model_export, export_model
     from lexforge.export.trimmed_card import write_trimmed_card
     from lexforge.export.vectors.export import (
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VECTOR_TARGETS",
-    "Agreement",
     "Export",
     "Exported",
     "Queries",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.runs.checkpoint_folders import DamagedCheckpointError, DiskFullError, last_checkpoint
+    from lexforge.runs.checkpoint_folders import DamagedCheckpointError, DiskFullError
     from lexforge.runs.finite import FiniteTraining, NonFiniteError
     from lexforge.runs.launcher import launch_command
     from lexforge.runs.log_file import read_log
@@ -35,7 +35,6 @@ __all__ = [
     "WeightAverage",
     "check_run_directory",
     "claim_run_directory",
-    "last_checkpoint",
     "launch_command",
     "leave_processes",
     "read_log",

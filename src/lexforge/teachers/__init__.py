@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lexforge.teachers.candidates import average_in_spreads, candidate_scorer
     from lexforge.teachers.dense import SentenceTransformerTeacher
     from lexforge.teachers.load import Teacher, load_scorer, load_teacher, teach_rows
-    from lexforge.teachers.lsa import LsaTeacher
     from lexforge.teachers.options import (
         check_taught_rows,
         check_teacher,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BM25Teacher",
     "EmbeddingTeacher",
-    "LsaTeacher",
     "SentenceTransformerTeacher",
     "Teacher",
     "TeacherCache",

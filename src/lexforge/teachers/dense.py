@@ -42,7 +42,7 @@ class SentenceTransformerTeacher:
         except (OSError, ValueError) as error:
             raise DataError(
                 f"the teacher {model_name_or_path!r} cannot be loaded; pass a folder or a model name that "
-                f"the hub or its local cache has, or use LsaTeacher, which needs no model ({error})"
+                f"the hub or its local cache has, or the teacher lsa, which needs no model ({error})"
             ) from error
         if found == "unknown":
             raise DataError(

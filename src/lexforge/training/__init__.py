@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from lexforge.training.any_loss import check_full_batch
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.plan import Plan
-    from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
         QuarterSteps,
         begin_run,
@@ -55,7 +54,6 @@ __all__ = [
     "trainer_options",
     "unknown_rows",
     "weighted_batches",
-    "widen_weights",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)
