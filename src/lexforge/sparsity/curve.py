@@ -15,9 +15,8 @@ from lexforge.evaluation import RetrievalEvaluator, measure_sparsity, score_run
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import InvertedIndex
 from lexforge.retrieval.vectors import SparseMatrix
-from lexforge.sparsity.logits import activations_of
 from lexforge.sparsity.stored_vectors import StoredVectors, largest_terms
-from lexforge.sparsity.trimming import DocumentLevels
+from lexforge.sparsity.trimming import DocumentLevels, activations_of
 
 CURVE = (16, 24, 32, 48, 64, 96, 128)
 """The numbers of document terms that a curve has by default."""

@@ -19,8 +19,7 @@ from lexforge.common.types import TextKind
 from lexforge.corpus import encode
 from lexforge.models.decoder_bias import raised_bias
 from lexforge.retrieval.vectors import SparseMatrix
-from lexforge.sparsity.logits import activations_of, logits_of
-from lexforge.sparsity.trimming import looks_up_queries
+from lexforge.sparsity.trimming import activations_of, logits_of, looks_up_queries
 
 
 class StoredVectors:

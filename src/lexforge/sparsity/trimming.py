@@ -32,7 +32,6 @@ from lexforge.sparsity.constants import (
     PROBED,
     SCALE_EXPONENT,
 )
-from lexforge.sparsity.logits import logits_of
 from lexforge.sparsity.sample import in_blocks, mean_active_terms
 
 logger = logging.getLogger(__name__)
@@ -272,6 +271,46 @@ def looks_up_queries(model: SparseEncoder) -> bool:
     return any(isinstance(module, SparseStaticEmbedding) for module in model.modules())
 
 
+def logits_of(
+    model: SparseEncoder, activations: NDArray[np.float32], height: float = 0.0
+) -> NDArray[np.float64]:
+    """Return the logits from which a model made its activations.
+
+    Args:
+        model: A SPLADE encoder.
+        activations: `[n]`, above 0.
+        height: How much higher its bias was than its own, >= 0.
+
+    Returns:
+        `[n]`, above -height and with its own bias, in float64, so that a level between two logits stays
+        between them. A logit that rounding alone tells from 0 is 0: a padding token without weights has that
+        logit in every text, and counts as no term.
+    """
+    values = np.expm1(activations.astype(np.float64))  # activations are log1p(relu(logit))
+    if _takes_log_twice(model):
+        values = np.expm1(values)
+    values -= height
+    if height:
+        # The rounding of an activation, times the derivative of the logit by it, at a logit of 0.
+        rounding = 4 * float(np.finfo(np.float32).eps) * (1 + height) * (1 + np.log1p(height))
+        values[np.abs(values) <= rounding] = 0.0
+    return values
+
+
+def activations_of(model: SparseEncoder, logits: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the activations that a model makes of logits above 0.
+
+    Args:
+        model: A SPLADE encoder.
+        logits: `[n]`, above 0.
+
+    Returns:
+        `[n]`.
+    """
+    values = np.log1p(logits)
+    return (np.log1p(values) if _takes_log_twice(model) else values).astype(np.float32)
+
+
 def _check_head(model: SparseEncoder) -> None:
     """Refuse a model without one head whose bias decides the terms of a document."""
     if len(splade_decoders(model)) > 1:
@@ -344,3 +383,8 @@ def _largest_logits(
             del vectors, logits  # before the next part is encoded
             progress.update(len(part))
     return largest, active
+
+
+def _takes_log_twice(model: SparseEncoder) -> bool:
+    pooling = next(module for module in model.modules() if isinstance(module, SpladePooling))
+    return pooling.activation_function == "log1p_relu"
