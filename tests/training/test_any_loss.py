@@ -47,9 +47,9 @@ PHASES = (Phase(0.5, 0.1, 1, 1), Phase(1.0, 0.05, 1, 1))
 STEPS = 3
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def operators_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both trainers drop the same elements, so that runs can be compared bit for bit."""
+    """Both trainers drop the same elements, so that ours can be compared with its parent bit for bit."""
     monkeypatch.setattr(training_forward, "FastOperators", nullcontext)
 
 
@@ -119,6 +119,7 @@ SPARSE_LOSSES = {
 }
 
 
+@pytest.mark.usefixtures("operators_of_pytorch")
 @pytest.mark.parametrize("name", SPARSE_LOSSES)
 def test_any_loss_trains_a_sparse_encoder_as_in_the_parent(
     name: str, tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
@@ -147,6 +148,7 @@ DENSE_LOSSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("operators_of_pytorch")
 @pytest.mark.parametrize("name", DENSE_LOSSES)
 def test_any_loss_trains_a_dense_encoder_as_in_the_parent(
     name: str, tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
@@ -163,6 +165,7 @@ def test_any_loss_trains_a_dense_encoder_as_in_the_parent(
     assert_trains_like_the_parent(tiny_dense, make, DenseTrainer, SentenceTransformerTrainer)
 
 
+@pytest.mark.usefixtures("operators_of_pytorch")
 def test_two_losses_of_a_dense_encoder_take_turns(
     tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
 ) -> None:
@@ -178,6 +181,7 @@ def test_two_losses_of_a_dense_encoder_take_turns(
     assert_trains_like_the_parent(tiny_dense, make, DenseTrainer, SentenceTransformerTrainer)
 
 
+@pytest.mark.usefixtures("operators_of_pytorch")
 @pytest.mark.parametrize("stream", [False, True], ids=["data set", "stream"])
 @pytest.mark.parametrize(
     "columns",

@@ -139,9 +139,15 @@ def test_the_passes_take_no_more_threads_than_pytorch(monkeypatch: pytest.Monkey
     """Ranks share the cores of a machine; a search afterwards has its own number again."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     used: list[int] = []
-    monkeypatch.setattr(compiled, "drop", lambda *_: used.append(numba.get_num_threads()))
-    before = numba.get_num_threads()
-    dropout(torch.zeros(8), 0.5, SEED)
+    drop = compiled.drop
+
+    def watched(*arguments: Any) -> None:
+        used.append(numba.get_num_threads())
+        drop(*arguments)
+
+    monkeypatch.setattr(compiled, "drop", watched)
+    before, x = numba.get_num_threads(), torch.ones(8)
+    assert torch.equal(dropout(x, 0.5, SEED), dropout(x, 0.5, SEED, impl="reference"))
     assert used == [1]
     assert numba.get_num_threads() == before
 
