@@ -16,6 +16,7 @@ from transformers import Trainer
 
 from lexforge.losses import EmbeddingLoss, MoCoLoss, NWSLoss
 from lexforge.runs.checkpoint_folders import seal
+from lexforge.runs.sharded import EXPERIMENTAL
 from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
 
 MakeTrainer = Callable[..., SpladeTrainer]
@@ -86,6 +87,25 @@ def test_training_arguments_that_are_not_supported(
     setattr(trainer.args, name, True)
     with pytest.raises(ValueError, match=rf"not supported: {name}\. "):
         trainer.sharded.refuse_settings()
+
+
+@pytest.mark.parametrize("is_first_rank", [True, False])
+def test_a_run_says_once_that_fsdp_is_experimental(
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: MakeTrainer,
+    under_fsdp: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_first_rank: bool,
+) -> None:
+    """Whoever starts it on GPUs should know that nobody has; the other ranks and other runs say nothing."""
+    monkeypatch.setattr(Trainer, "is_world_process_zero", lambda self: is_first_rank)
+    make_trainer(tiny_splade, tmp_path)
+    assert EXPERIMENTAL not in caplog.messages
+    under_fsdp()
+    make_trainer(tiny_splade, tmp_path)
+    assert caplog.messages.count(EXPERIMENTAL) == int(is_first_rank)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from transformers.trainer import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_N
 
 from lexforge.losses.base import loss_tensors, losses_of
 
+logger = logging.getLogger(__name__)
+
+EXPERIMENTAL = "Experimental: FSDP2 was tested on two CPU processes, and was never run on GPUs."
+
 
 class ShardedCopy:
     """The sharded copy of a trainer's model that is trained under FSDP2; without FSDP2 it changes nothing.
@@ -27,7 +32,8 @@ class ShardedCopy:
     memory of each rank. It takes over the values of the shards when it is evaluated, when it is saved and
     when training ends. So checkpoints are the same as those of any other run, and after `train` the model is
     what it would be after training on one GPU. (If `train` raises an error, the model has the values of its
-    last evaluation or save.) The optimizer's state is saved whole, and a run is resumed under FSDP2.
+    last evaluation or save.) The optimizer's state is saved whole, and a run is resumed under FSDP2. The
+    first rank logs once that FSDP2 is experimental.
 
     Args:
         trainer: The trainer, constructed up to here.
@@ -46,6 +52,8 @@ class ShardedCopy:
             self.refuse_settings()
             # Autocast does the work instead, as on one GPU: the policy would round the embeddings.
             trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = None
+            if trainer.is_world_process_zero():
+                logger.warning(EXPERIMENTAL)
 
     @contextmanager
     def in_training(self, checkpoint: Path | None, load: Callable[[str], None]) -> Iterator[None]:
