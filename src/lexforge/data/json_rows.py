@@ -65,13 +65,14 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
     for batch in _batches(objects()):
         for name in dict.fromkeys(name for each in batch for name in each):
             types[name] = _common_type(types.get(name, pa.null()), [each.get(name) for each in batch])
-    mixed = [name for name, kind in types.items() if kind is None]
+    mixed = [name for name, arrow_type in types.items() if arrow_type is None]
     if mixed and not hasattr(datasets, "Json"):
         raise DataError(
             f"the values of {mixed} are of several types, which needs datasets 4.7 or newer; received "
             f"{datasets.__version__}"
         )
-    known = datasets.Features.from_arrow_schema(pa.schema({n: kind for n, kind in types.items() if kind}))
+    single = {name: arrow_type for name, arrow_type in types.items() if arrow_type}
+    known = datasets.Features.from_arrow_schema(pa.schema(single))
     features = datasets.Features({name: known[name] if types[name] else datasets.Json() for name in types})
     schema = features.arrow_schema
     with pa.ipc.new_stream(str(place), schema) as out:
@@ -104,7 +105,7 @@ def _common_type(known: pa.DataType | None, values: list[Any]) -> pa.DataType | 
         return None
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if isinstance(kind, pa.BaseExtensionType):  # that of `datasets.Json`
+def _column(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+    if isinstance(arrow_type, pa.BaseExtensionType):  # that of `datasets.Json`
         values = [None if value is None else json.dumps(value) for value in values]
-    return pa.array(values, kind)
+    return pa.array(values, arrow_type)

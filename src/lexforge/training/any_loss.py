@@ -76,7 +76,7 @@ class AnyLossTraining(BaseTrainer):
         self.dropout = dropout
         self.gradient_checkpointing = gradient_checkpointing
         self._label_columns = _label_columns(kwargs.get("data_collator"))
-        # Kind of batch -> name -> [sum over the batches since the last line of the log, number of them].
+        # "train" or "eval" -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
         for one in losses_of(loss):
             _check_loss_argument(one, model, new_models=kwargs.get("model_init") is not None)

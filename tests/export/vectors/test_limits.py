@@ -87,7 +87,7 @@ def test_queries_whose_weights_round_to_nothing_are_left_out(
     page = (out / "README.md").read_text()
     assert f"`{name}` holds 2 queries.\n2 queries have no term whose weight is kept" in page
     light = Queries(sparse.csr_array(np.float32([[0.0009, 0, 0]])), ["q"])
-    with pytest.raises(ValueError, match=r"every weight of the queries rounds to 0 .*received 0\.0009"):
+    with pytest.raises(ValueError, match=r"every query weight rounds to 0 .*received 0\.0009"):
         export_vectors(corpus, tmp_path / "none", target, terms=terms, queries=light)
 
 

@@ -113,24 +113,24 @@ def _choices(corpus: EncodedCorpus, target: VectorTarget, survey: Survey) -> lis
     """Return the survey with each scale at which the engine holds the weights, or as it is without scales."""
     if not target.scales:
         return [survey]
-    name, role = type(target).__name__, "document"
+    name, kind = type(target).__name__, "document"
     heaviest = survey.largest_document
     if survey.largest_query > heaviest:
-        heaviest, role = survey.largest_query, "query"
+        heaviest, kind = survey.largest_query, "query"
     scales = [scale for scale in target.scales if heaviest * scale <= _LARGEST]
     if not scales:
         raise ValueError(
             f"{corpus.directory}: {name} holds whole numbers up to {_LARGEST}, and weights are multiplied by "
-            f"at least {target.scales[0]}; received a {role} with the weight {heaviest:g}"
+            f"at least {target.scales[0]}; received a {kind} with the weight {heaviest:g}"
         )
-    lightest, role = survey.largest_document, "documents"
+    lightest, kind = survey.largest_document, "document"
     if 0 < survey.largest_query < lightest:
-        lightest, role = survey.largest_query, "queries"
+        lightest, kind = survey.largest_query, "query"
     largest = np.array([lightest], np.float32)
     kept = [scale for scale in scales if whole_numbers(largest, scale).any()]
     if not kept:
         raise ValueError(
-            f"{corpus.directory}: every weight of the {role} rounds to 0 for {name}, which holds whole "
+            f"{corpus.directory}: every {kind} weight rounds to 0 for {name}, which holds whole "
             f"numbers: weights are multiplied by at most {scales[-1]}, so the largest must be above "
             f"{0.5 / scales[-1]:g}; received {lightest:g}"
         )
