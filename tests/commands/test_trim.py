@@ -298,7 +298,7 @@ def test_an_inference_free_model_is_trimmed_on_the_side_of_its_documents(
     ("change", "message"),
     [
         ({"document_terms": 0}, "must be at least 1; received 0"),
-        ({"curve": (4,)}, r"--curve \(4,\) would be ignored: only the judged queries of --data"),
+        ({"curve": (4, 8)}, "--curve 4 8 would be ignored: only the judged queries of --data"),
         ({"split": "test"}, "--split test would be ignored: only the judged queries of --data"),
         ({"documents": "no-such-data"}, "no-such-data"),
         ({"data": "no-such-data"}, "no-such-data"),

@@ -144,8 +144,9 @@ def refuse_unread(cfg: Any, names: Sequence[str], reason: str) -> None:
     defaults = {field.name: field.default for field in fields(cfg)}
     given = {name: getattr(cfg, name) for name in names if getattr(cfg, name) != defaults[name]}
     if given:
-        unread = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
-        raise ValueError(f"{unread} would be ignored: {reason}")
+        words = {name: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
+        unread = [" ".join([f"--{name.replace('_', '-')}", *map(str, each)]) for name, each in words.items()]
+        raise ValueError(f"{' and '.join(unread)} would be ignored: {reason}")
 
 
 def program_name() -> str:
