@@ -942,18 +942,6 @@ class SourceOptions(SplitOptions):
     score_column: str | None = None
     weight_column: str | None = None
 
-    def refuse_weights(self, reason: str) -> None:
-        """Refuse a column of weights where nothing reads it.
-
-        Args:
-            reason: Why nothing reads it, for the message.
-
-        Raises:
-            ValueError: If there is one.
-        """
-        if self.weight_column is not None:
-            raise ValueError(f"--weight-column {self.weight_column} would be ignored: {reason}")
-
     @property
     def columns(self) -> dict[str, str]:
         """Return the names of columns that were given, by their role."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lexforge.common.command_line import refuse_unread
 from lexforge.common.progress import Progress
 from lexforge.common.text_identity import passage_digest
 from lexforge.common.types import DataError, Passage
@@ -88,7 +89,7 @@ def load_library(
     shelf = _Shelf(max_tokens, keep_all)
     notes: list[str] = []
     options = options or SourceOptions()
-    options.refuse_weights("documents have none")
+    refuse_unread(options, ["weight_column"], "documents have none")
     records = detect(source).titled(source, options, notes)
     with Progress(None, "reading documents", show=show_progress_bar) as progress:
         for block in _blocks(_checked(records, shelf.documents)):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lexforge.common.command_line import refuse_unread
 from lexforge.data.digest import digests
 from lexforge.data.faults import Faults
 from lexforge.data.formats import detect, msmarco, texts
@@ -144,7 +145,8 @@ def load_retrieval_data(
         DataError: If the data cannot be used; the message names file and line.
     """
     options = options or SourceOptions()
-    options.refuse_weights("they say how often a row is trained on, and nothing is trained here")
+    reason = "they say how often a row is trained on, and nothing is trained here"
+    refuse_unread(options, ["weight_column"], reason)
     opened, _, notes = _open(source, splits, options)
     for note in notes:
         logger.warning("%s", note)
@@ -168,7 +170,7 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
         DataError: If the data cannot be used; the message names file and line.
     """
     options = options or SourceOptions()
-    options.refuse_weights("documents have none")
+    refuse_unread(options, ["weight_column"], "documents have none")
     found = detect(source)
     if found is msmarco:  # millions of texts stay on the disk
         return msmarco.collection(source)
@@ -219,7 +221,7 @@ def load_training_data(
 
     # Rows that are made anew have no weights of their own.
     if options is not None:
-        options.refuse_weights("weights belong to rows of texts that are trained on as they are given")
+        refuse_unread(options, ["weight_column"], "weights belong to rows that are trained on as given")
 
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
     whole = opened.retrieval().only(needed)
