@@ -118,8 +118,8 @@ class Config(RecipeSettings):
 
     loss: Annotated[LossOptions, NO_PREFIX] = LossOptions()
 
-    head_learning_rate: float = 1e-2
-    """Learning rate of the prototypes, or of the linear head, for which 1e-1 is better."""
+    head_learning_rate: float | None = None
+    """Learning rate of the prototypes (default 1e-2), or of the linear head of `bce` (default 1e-1)."""
 
     measured_texts: int = 2000
     """Number of texts drawn from each split for the measures; training takes all texts of its split. The test
@@ -136,7 +136,10 @@ class Config(RecipeSettings):
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
     train = SCRATCH if cfg.model == LEXICAL else PRETRAINED
-    return cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
+    cfg = cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
+    if cfg.head_learning_rate is None:
+        cfg = replace(cfg, head_learning_rate=1e-1 if cfg.loss.name == "bce" else 1e-2)
+    return cfg
 
 
 def check(cfg: Config) -> None:

@@ -49,6 +49,15 @@ def pytest_collection_finish() -> None:
     import hypothesis  # noqa: F401 - it looks for what refers to generators of numbers
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test one thread of PyTorch, except where threads are its subject: models of a few thousand
+    weights gain nothing by more, and the processes of the tests share the cores.
+    """
+    if torch := sys.modules.get("torch"):
+        with_threads = "kernels" in item.path.parts
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if with_threads else 1)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Leave what is loaded by now out of every search for garbage, which took a third of some tests' time."""

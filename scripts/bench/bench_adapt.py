@@ -13,7 +13,7 @@ results/adapt.csv, with the gate's verdict, so that its verdicts can be held aga
 side by side, each on one thread. A run whose folder is complete is not repeated; delete that of an
 interrupted one. `--flags` go to each run and into its row. `--table` prints the newest row of each seed as
 markdown, seeds averaged. `--paired` tests the nDCG@10 of finished runs, averaged over the seeds, against that
-of the start, query by query.
+of the start, query by query; by articles where queries share one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from bench_presets import SETS, articles
 from common import ONE_THREAD, RESULTS, append_rows, run_command
 
 from lexforge.data import load_retrieval_data
@@ -104,7 +105,8 @@ def paired(args: argparse.Namespace, name: str, teachers: str) -> str:
         return RunScores({"nDCG@10": statistics.mean(mean.values())}, {"nDCG@10": mean})
 
     start = scores([start_file(args, name).with_suffix(".trec")])
-    found = compare_runs(start, scores(files))["nDCG@10"]
+    groups = articles(Path(args.data) / name, qrels) if name in SETS and SETS[name].by_article else None
+    found = compare_runs(start, scores(files), groups=groups)["nDCG@10"]
     low, high = found.interval
     cells = [name, args.split, names_of(teachers), str(len(files)), str(len(qrels)), f"{found.first:.4f}"]
     cells += [f"{found.second:.4f}", f"{found.difference:+.4f} ({low:+.4f} to {high:+.4f})"]

@@ -262,7 +262,9 @@ def train(task: Task) -> dict[str, Any]:
 
 
 def whole_run(task: Task, data_folder: str) -> dict[str, Any]:
-    """Load, train, search the test queries and save; time and peak memory of all of it."""
+    """Load, train, search the test queries and save; the time of all, and the memory up to the end of
+    training.
+    """
     started, cpu, before = time.perf_counter(), time.process_time(), reset_peak()
     with tempfile.TemporaryDirectory() as output_dir:
         model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)

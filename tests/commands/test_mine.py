@@ -52,6 +52,10 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
             {"teacher_cache": Path("c")},
             "--teacher-cache c would be ignored: it keeps the embeddings of a --teacher",
         ),
+        (
+            {"teacher": "bm25", "rule": NegativeRule(teacher_margin=0.1), "teacher_cache": Path("c")},
+            "--teacher-cache c would be ignored: the teacher bm25 scores texts as they come",
+        ),
         ({"cache_dir": Path("c")}, "--cache-dir c would be ignored: it keeps the vectors of a --model"),
     ],
 )

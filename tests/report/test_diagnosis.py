@@ -455,12 +455,12 @@ def test_advice_names_the_flag_that_the_recipe_has(recipe: str, advice: str, tmp
 
 def test_binary_cross_entropy_has_no_temperature_to_raise(tmp_path: Path) -> None:
     """The recipe has the flag, and this loss does not read it."""
-    config = asdict(runpy.run_path(str(ROOT / "recipes" / "nws_multilabel.py"))["Config"]())
-    config = {name: config[name] for name in ("loss", "head_learning_rate")}
-    config["loss"]["name"] = "bce"
+    recipe = runpy.run_path(str(ROOT / "recipes" / "nws_multilabel.py"))
+    cfg = recipe["resolve"](replace(recipe["Config"](), loss=recipe["LossOptions"](name="bce")))
+    config = {name: value for name, value in asdict(cfg).items() if name in ("loss", "head_learning_rate")}
     log = [{"step": step, "loss": 9.0 * (step % 2)} for step in range(30)]
     advice = diagnosed(tmp_path, config, log)["oscillation"].advice
-    assert advice.endswith("or lower --head-learning-rate (now 0.01)")
+    assert advice.endswith("or lower --head-learning-rate (now 0.1)")
 
 
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from lexforge import corpus, data, evaluation, models, negatives, retrieval, tea
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError, Run
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
-from lexforge.settings import NO_PREFIX, SourceOptions
+from lexforge.settings import BM25, NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_output_file
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ def main(cfg: Config) -> None:
         )
     if cfg.teacher is None:
         refuse_unread(cfg, ["teacher_cache"], "it keeps the embeddings of a --teacher")
+    elif cfg.teacher == BM25:
+        refuse_unread(cfg, ["teacher_cache"], f"the teacher {BM25} scores texts as they come")
     if cfg.model in (None, "bm25"):
         refuse_unread(cfg, ["cache_dir"], "it keeps the vectors of a --model")
     check_output_file(cfg.output)
