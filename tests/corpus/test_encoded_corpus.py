@@ -77,8 +77,9 @@ def test_only_what_is_missing_is_encoded(tiny_splade, tmp_path: Path) -> None:
     whole = contents(tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
     (tmp_path / "killed" / "block-000003.safetensors").unlink()
-    for leftover in (f"block-000003.safetensors.{WRITER}.0.partial", f"manifest.json.{WRITER}.7.partial"):
+    for leftover in (f"block-000003.safetensors.{WRITER}.partial", f"manifest.json.{WRITER}.partial"):
         (tmp_path / "killed" / leftover).write_bytes(b"half")
+        os.utime(tmp_path / "killed" / leftover, (0, 0))
     with pytest.raises(FileNotFoundError, match="1 of 5 blocks are missing, the first is 3"):
         EncodedCorpus(tmp_path / "killed")
     assert write(tiny_splade, tmp_path / "killed") == 1
@@ -87,7 +88,7 @@ def test_only_what_is_missing_is_encoded(tiny_splade, tmp_path: Path) -> None:
 
 
 def test_the_same_command_started_twice_spoils_nothing(tiny_splade, tmp_path: Path, monkeypatch) -> None:
-    """At its start, in the middle of any writing, the second takes the file of the first for a leftover."""
+    """The second begins and ends in the middle of any writing of the first."""
     write(tiny_splade, tmp_path / "whole")
     replace, starts = os.replace, []
 
@@ -103,9 +104,9 @@ def test_the_same_command_started_twice_spoils_nothing(tiny_splade, tmp_path: Pa
     assert contents(tmp_path / "twice") == contents(tmp_path / "whole")
 
 
-def test_a_rank_leaves_the_half_written_files_of_others(tiny_splade, tmp_path: Path) -> None:
-    """Another rank may be writing them at this moment."""
-    other = tmp_path / f"block-000001.safetensors.{WRITER}.1.partial"
+def test_a_half_written_file_of_a_moment_ago_stays(tiny_splade, tmp_path: Path) -> None:
+    """Another process may be writing it at this moment."""
+    other = tmp_path / f"block-000001.safetensors.{WRITER}.partial"
     other.write_bytes(b"half")
     write(tiny_splade, tmp_path, rank=0, ranks=2)
     assert other.exists()

@@ -249,7 +249,7 @@ def test_what_a_killed_process_left_is_deleted_after_an_hour(tiny_splade, tmp_pa
     for text, age, kept in (("a", 0, True), ("b", 2 * 3600, False)):
         CorpusEncoder([text], 4, tmp_path).encode(tiny_splade)
         (file,) = (path for path in tmp_path.iterdir() if path.suffix == ".safetensors")
-        leftover = file.rename(tmp_path / f"{file.name}.12-{'ab' * 8}.0.partial")
+        leftover = file.rename(tmp_path / f"{file.name}.12-{'ab' * 8}.partial")
         other = tmp_path / "other.partial"
         other.touch()
         for path in (leftover, other):

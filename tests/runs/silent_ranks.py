@@ -13,13 +13,13 @@ import sys
 import time
 
 from lexforge.common.ranks import from_first_rank
-from lexforge.runs import leave_processes
-from lexforge.runs.processes import join_processes
+from lexforge.runs import leave_processes, processes, start_processes
 
 
 def main(stopped: str) -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    process = join_processes(silent_s=2)
+    processes.SILENT_S = 2.0
+    process = start_processes(seed=0)
     from_first_rank(lambda: None)
     print(f"rank {process.process_index} is process {os.getpid()}", flush=True)
     time.sleep(1)  # each rank has given its first signs, which tell its process

@@ -127,18 +127,18 @@ def test_files_are_on_the_disk_before_the_seal(tmp_path: Path, monkeypatch: pyte
 
 
 def test_missing_room_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 MiB needed: 4 free are 6 too few; 4 free and 7 written are enough, unless a quota says otherwise."""
-    mebibyte = 2**20
-    usage = shutil._ntuple_diskusage(100 * mebibyte, 96 * mebibyte, 4 * mebibyte)  # type: ignore[attr-defined]
+    """10 MB needed: 4 free are 6 too few; 4 free and 7 written are enough, unless a quota says otherwise."""
+    megabyte = 10**6
+    usage = shutil._ntuple_diskusage(100 * megabyte, 96 * megabyte, 4 * megabyte)  # type: ignore[attr-defined]
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     make(tmp_path, 3)
-    message = disk_full(tmp_path, 10 * mebibyte)
+    message = disk_full(tmp_path, 10 * megabyte)
     assert message is not None
-    assert "10.0 MiB" in message
-    assert "6.0 MiB are missing" in message
+    assert "10.0 MB" in message
+    assert "6.0 MB are missing" in message
     assert message.endswith(str(tmp_path / "checkpoint-3"))
-    assert disk_full(tmp_path, 10 * mebibyte, 7 * mebibyte) is None
-    assert disk_full(tmp_path, 10 * mebibyte, 7 * mebibyte, PermissionError(errno.EPERM, "no")) is None
-    quota = disk_full(tmp_path, 10 * mebibyte, 7 * mebibyte, OSError(errno.EDQUOT, "quota"))
+    assert disk_full(tmp_path, 10 * megabyte, 7 * megabyte) is None
+    assert disk_full(tmp_path, 10 * megabyte, 7 * megabyte, PermissionError(errno.EPERM, "no")) is None
+    quota = disk_full(tmp_path, 10 * megabyte, 7 * megabyte, OSError(errno.EDQUOT, "quota"))
     assert quota is not None
-    assert "3.0 MiB are missing" in quota
+    assert "3.0 MB are missing" in quota

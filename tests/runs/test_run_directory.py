@@ -79,8 +79,9 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path)
 def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path: Path) -> None:
     """After a wrong model name the user corrects the flag and runs the same command."""
     claim(tmp_path, model="wrong")
-    half = f"config.json.12-{'ab' * 8}.0.partial"  # it was killed while it wrote its settings
+    half = f"config.json.12-{'ab' * 8}.partial"  # it was killed while it wrote its settings
     (tmp_path / half).write_text('{"mod')
+    os.utime(tmp_path / half, (0, 0))
     claim(tmp_path, model="right")
     assert json.loads((tmp_path / "config.json").read_text()) == {"model": "right", "resume": False}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json", "run.lock"]

@@ -18,8 +18,8 @@ import sys, torch
 if "searches" in sys.argv:
     from lexforge.kernels import parallel
     parallel.threads()
-from lexforge.runs.processes import join_processes
-join_processes()
+from lexforge.runs import start_processes
+start_processes(0)
 from lexforge.kernels import parallel
 print(torch.get_num_threads(), parallel.threads())
 """

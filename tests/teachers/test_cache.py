@@ -126,7 +126,7 @@ def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "BLOCK_TEXTS", 3)
     with pytest.raises(KeyboardInterrupt):
         TeacherCache.build(Killed(), [], TEXTS, tmp_path)
-    killed = tmp_path / f"block-{'0' * 16}.12-{'a' * 16}.0.partial"  # of a run that was killed while it wrote
+    killed = tmp_path / f"block-{'0' * 16}.12-{'a' * 16}.partial"  # of a run that was killed while it wrote
     killed.mkdir()
     (killed / "keys.npy").write_bytes(b"half")
     teacher = CountingTeacher()

@@ -136,7 +136,7 @@ def encode_corpus(
         precision,
     )
     folder = Path(directory)
-    _claim(folder, manifest, rank, ranks)
+    _claim(folder, manifest)
     mine = range(rank, manifest.blocks, ranks)
     encoded = 0
     with Progress(
@@ -150,7 +150,7 @@ def encode_corpus(
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
                 texts = [corpus[i] for i in chosen]
                 vectors = encode(model, texts, "document", batch_size=batch_size, precision=precision)
-                write_block(folder, vectors, chosen, manifest, number, rank=rank)
+                write_block(folder, vectors, chosen, manifest, number)
                 encoded += 1
             progress.update(_rows(manifest, number))
     return encoded
@@ -216,11 +216,8 @@ def _block_path(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.safetensors"
 
 
-def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
+def _claim(folder: Path, manifest: Manifest) -> None:
     """Write the manifest or compare it with the existing one, and remove half-written files.
-
-    A rank removes the files of its own number, and of numbers that no rank has now. If another process runs
-    the same command and loses a file in this way, it writes the file again.
 
     Raises:
         FileExistsError: If the directory is a file, or holds anything that is no part of an encoded corpus.
@@ -233,10 +230,10 @@ def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
         half = leftover(path.name)
         if _OWN.fullmatch(path.name if half is None else half.name) is None:
             raise FileExistsError(f"{folder} holds {path.name}, which is no part of an encoded corpus")
-    remove_leftovers(folder, _OWN.pattern, rank=rank, ranks=ranks, older_than_s=0)
+    remove_leftovers(folder, _OWN.pattern)
     path = folder / MANIFEST
     if not path.exists():
-        write_file(path, f"{pack_manifest(FORMAT, asdict(manifest))}\n".encode(), rank)
+        write_file(path, f"{pack_manifest(FORMAT, asdict(manifest))}\n".encode())
     there = _read_manifest(folder)
     if there.key != manifest.key:
         found, now = asdict(there), asdict(manifest)
@@ -267,9 +264,7 @@ def _read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def write_block(
-    folder: Path, vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int, *, rank: int = 0
-) -> None:
+def write_block(folder: Path, vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int) -> None:
     """Write a block of an encoded corpus: vectors, ids and the corpus to which it belongs.
 
     Args:
@@ -278,10 +273,9 @@ def write_block(
         ids: One id per row.
         manifest: That of the corpus.
         number: Which block it is, counted from 0.
-        rank: This process, as for `lexforge.storage.files.write_file`.
     """
     names = np.frombuffer(json.dumps(list(ids), ensure_ascii=False).encode(), np.uint8)
-    write_vectors(_block_path(folder, number), vectors, f"{manifest.key} {number}", rank=rank, ids=names)
+    write_vectors(_block_path(folder, number), vectors, f"{manifest.key} {number}", ids=names)
 
 
 def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, list[str]]:

@@ -17,6 +17,7 @@ from sentence_transformers.util import load_file_path
 from lexforge.corpus.encoding import encode
 from lexforge.models.load import load_encoder
 from lexforge.models.names import checked_name
+from lexforge.retrieval.vectors import unit_rows
 from lexforge.storage.tensors import read_tensors, write_tensors
 
 CLASSIFIER_FILE = "label_classifier.safetensors"
@@ -38,13 +39,9 @@ def label_scores(
     Returns:
         `[N, L]` float32; a higher score says that a text rather has the label.
     """
-    texts, labels = vectors.astype(np.float64), weights.astype(np.float64)
     if bias is not None:
-        return (texts @ labels.T + bias).astype(np.float32)
-    for rows in (texts, labels):  # a zero vector stays as it is
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows /= np.where(lengths > 0, lengths, 1.0)
-    return (texts @ labels.T).astype(np.float32)
+        return (vectors.astype(np.float64) @ weights.astype(np.float64).T + bias).astype(np.float32)
+    return (unit_rows(vectors) @ unit_rows(weights).T).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,13 @@ FORMAT = "lexforge-vectors-2"
 MOST_COLUMNS = 2**22  # several times the largest vocabulary; an index takes some hundred bytes per column
 
 
-def write_vectors(path: Path, vectors: Any, owner: str, *, rank: int = 0, **arrays: NDArray[Any]) -> None:
+def write_vectors(path: Path, vectors: Any, owner: str, **arrays: NDArray[Any]) -> None:
     """Write a file of vectors; equal input gives equal bytes.
 
     Args:
         path: The file; it is written beside its place and renamed.
         vectors: CSR `[N, V] float32` or an array `[N, D] float32`.
         owner: The name of what the vectors belong to; `read_vectors` needs the same name.
-        rank: This process, as for `lexforge.storage.files.write_file`.
         arrays: Further arrays to store in the file, by name.
     """
     fields: dict[str, Any] = {"owner": owner}
@@ -40,7 +39,7 @@ def write_vectors(path: Path, vectors: Any, owner: str, *, rank: int = 0, **arra
     tensors = {
         name: torch.from_numpy(np.require(array, requirements=["C", "W"])) for name, array in arrays.items()
     }
-    write_tensors(path, FORMAT, fields, tensors, rank=rank)
+    write_tensors(path, FORMAT, fields, tensors)
 
 
 def read_vectors(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:

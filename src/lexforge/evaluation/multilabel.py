@@ -16,6 +16,7 @@ from sklearn.metrics import f1_score
 from lexforge.corpus import encode
 from lexforge.evaluation.metrics import evaluate_run
 from lexforge.retrieval import FaissIndex
+from lexforge.retrieval.vectors import unit_rows
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class LabelledVectors:
     @property
     def unit_vectors(self) -> NDArray[np.float32]:
         """The vectors scaled to length 1, `[N, D]`."""
-        return unit_rows(self.vectors)
+        return unit_rows(self.vectors).astype(np.float32)
 
 
 def evaluate_multilabel(
@@ -90,7 +91,7 @@ def evaluate_multilabel(
             f"{sorted(shapes)}"
         )
     probe = _probe_scores(train, (dev, test))
-    centroids = unit_rows(train.labels.T @ train.unit_vectors)  # [L, D]
+    centroids = unit_rows(train.labels.T @ train.unit_vectors).astype(np.float32)  # [L, D]
     nearest = [split.unit_vectors @ centroids.T for split in (dev, test)]
     metrics: dict[str, float] = {}
     for name, (dev_scores, test_scores) in (("probe", probe), ("centroid", nearest)):
@@ -200,12 +201,6 @@ def label_retrieval(corpus: LabelledVectors, queries: LabelledVectors) -> float:
         for name, relevant in zip(names, shared[asked], strict=True)
     }
     return evaluate_run(hits.to_run(names), qrels, ("AP",))["AP"]
-
-
-def unit_rows(rows: NDArray) -> NDArray[np.float32]:
-    """Return rows `[N, D]` scaled to length 1; a zero row stays as it is."""
-    norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    return (rows / np.where(norms > 0, norms, 1.0)).astype(np.float32)
 
 
 def _probe_scores(train: LabelledVectors, others: tuple[LabelledVectors, ...]) -> list[NDArray]:

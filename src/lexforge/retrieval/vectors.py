@@ -105,9 +105,16 @@ def dense_vectors(matrix: NDArray, what: str, width: int, similarity: Similarity
     if len(wrong):
         raise ValueError(f"{what} row {wrong[0]} holds a value that is not finite; all values must be finite")
     if similarity == "cosine":
-        norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)  # [N, 1]
-        vectors = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+        vectors = unit_rows(vectors).astype(np.float32)
     return vectors
+
+
+def unit_rows(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return rows `[N, D]` scaled to length 1, in float64; a row of zeros stays as it is."""
+    wide = rows.astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1, keepdims=True)  # [N, 1]
+    scaled: NDArray[np.float64] = wide / np.where(norms > 0, norms, 1.0)
+    return scaled
 
 
 def _described(matrix: object) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lexforge.common.numbers import byte_size
 from lexforge.storage import files
 from lexforge.storage.manifest import MANIFEST, read_manifest, write_manifest
 
@@ -214,7 +215,7 @@ def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | N
     # A quota or a limit of the process can be reached while the disk has room; then the rest is missing.
     missing = max(needed - (available if needed > available else written), NO_ROOM)
     return (
-        f"a checkpoint of at least {_mebibytes(needed)} does not fit into {run}: {_mebibytes(missing)} are "
+        f"a checkpoint of at least {byte_size(needed)} does not fit into {run}: {byte_size(missing)} are "
         f"missing. Nothing of it is kept; the last whole checkpoint is {last_checkpoint(run)}"
     )
 
@@ -222,7 +223,3 @@ def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | N
 def size_of(folder: Path) -> int:
     """The number of bytes of all files under a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _mebibytes(size: int) -> str:
-    return f"{max(size, 0) / 2**20:.1f} MiB"

@@ -19,35 +19,22 @@ from lexforge.runs.threads import take_cores, threads_were_set
 
 # How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
 ALONE = timedelta(hours=12)
+SILENT_S = 60.0  # without a sign of life for so long, the log names a rank
 PR_SET_PDEATHSIG = 1
-_watches: list[RankWatch] = []  # that of this rank, from `join_processes` to `leave_processes`
+_watches: list[RankWatch] = []  # that of this rank, from `start_processes` to `leave_processes`
 
 
 def start_processes(seed: int) -> PartialState:
     """Join the processes of a run and give each of them the same seed.
 
+    A script for `accelerate launch` or `torchrun` calls this first. The ranks wait for one another for up to
+    twelve hours, and the log names a rank that gives no sign of life for a minute. On Linux the process
+    receives a SIGTERM when its launcher dies, because `accelerate launch` with one process passes no SIGTERM
+    on and would leave the run behind. The process takes its share of the cores, unless the user has set a
+    number of threads by `OMP_NUM_THREADS` or `accelerate launch --num_cpu_threads_per_process`.
+
     Args:
         seed: Seed of the random generators of Python, NumPy and torch.
-
-    Returns:
-        This process among those of the run.
-    """
-    process = join_processes()
-    set_seed(seed)
-    return process
-
-
-def join_processes(silent_s: float = 60.0) -> PartialState:
-    """Join the processes of a run; a script for `accelerate launch` or `torchrun` calls this first.
-
-    The ranks wait for one another for up to twelve hours, and the log names a rank that gives no sign of life
-    for a minute. On Linux the process receives a SIGTERM when its
-    launcher dies, because `accelerate launch` with one process passes no SIGTERM on and would leave the run
-    behind. The process takes its share of the cores, unless the user has set a number of threads by
-    `OMP_NUM_THREADS` or `accelerate launch --num_cpu_threads_per_process`.
-
-    Args:
-        silent_s: Seconds without a sign of life after which the log names a rank.
 
     Returns:
         The state of accelerate, which knows the rank of this process and the number of ranks.
@@ -60,9 +47,10 @@ def join_processes(silent_s: float = 60.0) -> PartialState:
     process = PartialState(cpu=not torch.accelerator.is_available(), timeout=ALONE)
     if process.num_processes > 1 and not _watches:
         _watches.append(
-            RankWatch(process.process_index, process.num_processes, silent_s=silent_s, timeout=ALONE)
+            RankWatch(process.process_index, process.num_processes, silent_s=SILENT_S, timeout=ALONE)
         )
         _watches[0].start()
+    set_seed(seed)
     return process
 
 

@@ -263,7 +263,7 @@ def write_json(path: Path, content: Any) -> None:
             written is removed.
         content: Anything in JSON types.
     """
-    remove_leftovers(path.parent, re.escape(path.name), older_than_s=0)
+    remove_leftovers(path.parent, re.escape(path.name))
     write_file(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 

@@ -2,10 +2,10 @@
 
 A file or a folder is written beside its place and renamed, so it is whole or absent.
 
-What is being written beside `<name>` is called `<name>.<process id>-<digits>.<rank>.partial`. The name is
-unique, so several processes may write the same thing at once; and it is recognisable, so that what a killed
-process left can be removed (`remove_leftovers`) and nothing else is. The first half of the digits tells where
-the process id counts, so that a later process knows whether the writer is alive.
+What is being written beside `<name>` is called `<name>.<process id>-<digits>.partial`. The name is unique,
+so several processes may write the same thing at once; and it is recognisable, so that what a killed process
+left can be removed (`remove_leftovers`) and nothing else is. The first half of the digits tells where the
+process id counts, so that a later process knows whether the writer is alive.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full, over a quota, or over the process's limit
 LEFTOVER_SECONDS = 3600.0  # nothing is written to for so long: what is older was left by a killed process
-ATTEMPTS = 10  # a process that starts removes a leftover once, so a second attempt nearly always succeeds
-_PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}\.(\d+)\.partial", re.DOTALL)
+# Earlier versions wrote the rank of the process behind the digits.
+_PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}(?:\.\d+)?\.partial", re.DOTALL)
 
 
 def cache_folder(*names: str) -> Path:
@@ -56,56 +56,42 @@ class Leftover(NamedTuple):
 
     Args:
         name: The name that it would have got.
-        rank: The rank of the process that wrote it.
-        process: The id of that process.
+        process: The id of the process that wrote it.
         processes: Where that id counts, as `_processes` tells.
     """
 
     name: str
-    rank: int
     process: int
     processes: str
 
 
-def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int = 0) -> None:
+def write_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
     """Write a file beside its place and rename it: a killed process leaves the old file or the new one.
 
     Args:
         path: The file; what it held is replaced.
         content: Its bytes, or a function that writes them to the path it is given. That path lies in a folder
             of its own, because safetensors makes a file beside it, which a killed process would leave.
-        rank: This process, so that ranks tell their leftovers apart.
 
     Raises:
         OSError: If the file cannot be written; the error names it, and nothing is left beside it.
     """
-    for attempt in range(ATTEMPTS):
-        beside = _beside(path, rank)
-        place, made = (beside / path.name if callable(content) else beside), False
-        try:
-            with _errors_name(path, beside), _errors_name(path, place):
-                if callable(content):
-                    beside.mkdir()
-                    made = True
-                    content(place)
-                else:
-                    place.write_bytes(content)
-            os.replace(place, path)
-            if made:
-                shutil.rmtree(beside, ignore_errors=True)
-            return
-        except BaseException as error:
-            # Another process that starts at this moment may take the file for a leftover and remove it, which
-            # a library tells by an error of its own.
-            removed = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ESTALE)
-            removed |= made and not beside.is_dir()
-            if made:
-                shutil.rmtree(beside, ignore_errors=True)
+    beside = _beside(path)
+    place = beside / path.name if callable(content) else beside
+    try:
+        with _errors_name(path, beside), _errors_name(path, place):
+            if callable(content):
+                beside.mkdir()
+                content(place)
             else:
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    beside.unlink()
-            if not removed or attempt == ATTEMPTS - 1 or not path.parent.is_dir():
-                raise
+                place.write_bytes(content)
+        os.replace(place, path)
+    finally:
+        if callable(content):
+            shutil.rmtree(beside, ignore_errors=True)
+        else:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                beside.unlink()
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -179,7 +165,7 @@ def new_directory(directory: str | Path, *, keep_existing: bool = False) -> Iter
         check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, re.escape(path.name))
-    beside = _beside(path, rank=0)
+    beside = _beside(path)
     beside.mkdir()
     if path.is_dir():
         shutil.copymode(path, beside)  # an empty folder that only its owner may read stays that way
@@ -302,31 +288,26 @@ def sync(path: Path) -> None:
 def leftover(name: str) -> Leftover | None:
     """Return what the name of a half-written file or folder says, or None for any other name."""
     match = _PARTIAL.fullmatch(name)
-    return None if match is None else Leftover(match[1], int(match[4]), int(match[2]), match[3])
+    return None if match is None else Leftover(match[1], int(match[2]), match[3])
 
 
-def remove_leftovers(
-    folder: Path, names: str, *, rank: int = 0, ranks: int = 1, older_than_s: float = LEFTOVER_SECONDS
-) -> None:
+def remove_leftovers(folder: Path, names: str) -> None:
     """Remove what killed processes left half written.
+
+    What was changed within `LEFTOVER_SECONDS` may still be being written, and stays unless its process is
+    known to be dead.
 
     Args:
         folder: Where to look; folders in it are not searched.
         names: Regular expression of the whole names that the leftovers would have got.
-        rank: This process.
-        ranks: Number of processes; only leftovers of rank `rank`, `rank + ranks`, ... are removed.
-        older_than_s: Seconds since the last change; what is younger may still be being written, unless its
-            process is known to be dead. With 0 a living process may lose a file that it writes, and
-            `write_file` then writes it again.
     """
     for path in list(folder.iterdir()):
         found = leftover(path.name)
-        if found is None or re.fullmatch(names, found.name) is None or found.rank % ranks != rank:
+        if found is None or re.fullmatch(names, found.name) is None:
             continue
         # Another process removes it or has just finished it, or it belongs to another user.
         with suppress(FileNotFoundError, PermissionError):
-            young = older_than_s and time.time() - _changed(path) <= older_than_s
-            if young and not _writer_is_dead(found):
+            if time.time() - _changed(path) <= LEFTOVER_SECONDS and not _writer_is_dead(found):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)  # its process may be alive, and write into it
@@ -334,8 +315,8 @@ def remove_leftovers(
                 path.unlink()
 
 
-def _beside(path: Path, rank: int) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}-{_processes()}{secrets.token_hex(4)}.{rank}.partial")
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}-{_processes()}{secrets.token_hex(4)}.partial")
 
 
 @cache

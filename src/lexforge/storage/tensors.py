@@ -16,7 +16,7 @@ from lexforge.storage.manifest import METADATA, pack_manifest, unpack_manifest
 
 
 def write_tensors(
-    path: Path, format_name: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], *, rank: int = 0
+    path: Path, format_name: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write tensors to a file beside its place and rename it; equal input gives equal bytes.
 
@@ -25,7 +25,6 @@ def write_tensors(
         format_name: Name of the format; `read_tensors` accepts its own only.
         fields: What else the reader needs, in JSON types.
         tensors: The tensors by name, of any shape and dtype, on any device.
-        rank: This process, as for `write_file`.
 
     Raises:
         OSError: If the file cannot be written.
@@ -36,7 +35,7 @@ def write_tensors(
         for name, tensor in tensors.items()
     }
     manifest = pack_manifest(format_name, fields, _parts(copies))
-    write_file(path, lambda beside: save_file(copies, beside, metadata={METADATA: manifest}), rank)
+    write_file(path, lambda beside: save_file(copies, beside, metadata={METADATA: manifest}))
 
 
 def read_tensors(path: Path, format_name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -20,9 +20,9 @@ class Anserini(VectorTarget):
         """Terms are split at white space, and long ones are cut."""
         return len(term) > _LONGEST or any(letter.isspace() for letter in term)
 
-    def document(self, row: Row) -> str:
+    def document(self, row: Row) -> bytes:
         """Return a line of JSON."""
-        return f'{{"id":{quoted(row.id)},"contents":"","vector":{self.named_weights(row)}}}'
+        return f'{{"id":{quoted(row.id)},"contents":"","vector":{self.named_weights(row)}}}'.encode()
 
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return the example query; Anserini has no schema."""

@@ -137,15 +137,11 @@ class VectorTarget(ABC):
         """Return what the engine keeps of the weights of queries, in the engine's own unit."""
         return whole_numbers(weights, survey.scale) if self.scales else weights
 
-    def encoded(self, row: Row) -> bytes:
-        """Return a document as it stands between others in a file."""
-        return self.document(row).encode()
-
     def shard(self, documents: Sequence[bytes]) -> bytes:
         """Return the bytes of a file of documents.
 
         Args:
-            documents: At least one document, as `encoded` returns it.
+            documents: At least one document, as `document` returns it.
         """
         return b"\n".join(documents) + b"\n"
 
@@ -154,8 +150,8 @@ class VectorTarget(ABC):
         return list(shards)
 
     @abstractmethod
-    def document(self, row: Row) -> str:
-        """Return a document as text."""
+    def document(self, row: Row) -> bytes:
+        """Return a document as it stands between others in a file."""
 
     def query(self, row: Row) -> str:
         """Return a query as a line of the file of queries: by default its id and its repeated terms."""

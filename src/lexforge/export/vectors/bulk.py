@@ -45,10 +45,10 @@ class BulkTarget(VectorTarget):
             if len(name.encode()) > 512:
                 raise ValueError(f"{self.engine} takes ids of at most 512 bytes; received {name[:60]!r}...")
 
-    def document(self, row: Row) -> str:
+    def document(self, row: Row) -> bytes:
         """Return the two lines of a bulk request."""
         vector = self.named_weights(row) if self.named else numbered_weights(row)
-        return f'{{"index":{{"_id":{quoted(row.id)}}}}}\n{{"{FIELD}":{vector}}}'
+        return f'{{"index":{{"_id":{quoted(row.id)}}}}}\n{{"{FIELD}":{vector}}}'.encode()
 
     def query(self, row: Row) -> str:
         """Return the id and the body of a search."""

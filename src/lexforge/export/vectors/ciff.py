@@ -49,7 +49,7 @@ class Ciff(VectorTarget):
             if id.splitlines() != [id]:
                 raise ValueError(f"PISA keeps the id of each document as one line; received {id!r}")
 
-    def encoded(self, row: Row) -> bytes:
+    def document(self, row: Row) -> bytes:
         """Return a document as numbers: its head, the columns, the weights, and the id."""
         name = row.id.encode()
         numbers = [row.position, len(row.columns), len(name), *row.columns, *map(int, row.weights)]
@@ -89,10 +89,6 @@ class Ciff(VectorTarget):
         for name in shards:
             (folder / name).unlink()
         return [INDEX]
-
-    def document(self, row: Row) -> str:
-        """Return a document as text, which CIFF does not have."""
-        raise NotImplementedError("a document of CIFF is bytes: call `encoded`")
 
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return the example query; CIFF has no schema."""

@@ -170,7 +170,7 @@ def _write_documents(
         size = position = 0
         for vectors, ids in canonical_blocks(corpus):
             for row in rows_of(target, survey, vectors, ids, position):
-                content = target.encoded(row)
+                content = target.document(row)
                 if shard and size + len(content) + 1 > target.shard_bytes:
                     write(shard)
                     shard, size = [], 0

@@ -34,14 +34,14 @@ class PgVector(VectorTarget):
         """Refuse what `check` refuses, because a query is a sparsevec too."""
         self.check(vectors, ids)
 
-    def document(self, row: Row) -> str:
+    def document(self, row: Row) -> bytes:
         """Return a line of COPY."""
-        name = row.id.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
-        return f"{row.position}\t{name}\t{self.vector(row)}"
+        return self.query(row).encode()
 
     def query(self, row: Row) -> str:
-        """Return a line of COPY for the table of queries."""
-        return self.document(row)
+        """Return a line of COPY, for the table of queries as for that of documents."""
+        name = row.id.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+        return f"{row.position}\t{name}\t{self.vector(row)}"
 
     def vector(self, row: Row) -> str:
         """Return the text of a sparsevec."""

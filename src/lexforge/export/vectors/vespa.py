@@ -72,11 +72,12 @@ class Vespa(VectorTarget):
         """Vespa cuts a float32 to the 8 significant bits of a bfloat16."""
         return cut_bits(weights, 16)
 
-    def document(self, row: Row) -> str:
+    def document(self, row: Row) -> bytes:
         """Return a put operation."""
         name = quoted(row.id)
         put = quoted(f"id:{NAME}:{NAME}::{row.id}")
-        return f'{{"put":{put},"fields":{{"document_id":{name},"{FIELD}":{self.named_weights(row)}}}}}'
+        fields = f'{{"document_id":{name},"{FIELD}":{self.named_weights(row)}}}'
+        return f'{{"put":{put},"fields":{fields}}}'.encode()
 
     def query(self, row: Row) -> str:
         """Return the id and the body of a query."""
