@@ -18,10 +18,8 @@ class Symptom:
     Args:
         name: Short name, such as "stop_words".
         text: What the number is.
-        limit: The last number of a healthy run; it stands between `healthy` and `sick`.
+        limit: The last number of a healthy run; docs/diagnosis.md says what runs on both sides of it showed.
         healthy_side: The side of the limit on which healthy runs lie.
-        healthy: What runs of the presets showed (`scripts/bench/results/diagnosis.csv`).
-        sick: What runs with a wrong setting showed (`tests/report/test_diagnosis.py`).
         change: What to change, and in which direction.
         before: What to change too, named first.
         after: What to change too, and how.
@@ -34,8 +32,6 @@ class Symptom:
     text: str
     limit: float
     healthy_side: Literal["below", "above"]
-    healthy: str
-    sick: str
     change: str
     before: str = ""
     after: str = ""
@@ -111,8 +107,6 @@ _ROWS = (
         "stop words among the ten strongest terms of a document",
         0.25,
         "below",
-        ".3 % to 14 %",
-        "31 %",
         "raise {loss.stopword_penalty} and {loss.flops_weight}",
         after=". Without {loss.idf_alpha} there is no penalty: set --loss.idf-alpha 4, "
         "--loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where {loss.positive_activation_weight} is "
@@ -124,8 +118,6 @@ _ROWS = (
         "weight of the rarer half of a document's own terms, in mean weights of its active terms",
         0.75,
         "above",
-        ".83 to 4.9",
-        ".37",
         "lower {loss.flops_weight}",
         after=", or raise {loss.idf_alpha}, because a term pays exp(-alpha * idf)",
         change_of_terms="raise {document_terms}",
@@ -136,8 +128,6 @@ _ROWS = (
         "own words of a document that are active, without stop words",
         0.5,
         "above",
-        "61 % to 100 %",
-        "28 %",
         "lower {loss.flops_weight}",
         before="raise {loss.own_activation_weight}, or ",
         change_of_terms="raise {document_terms}",
@@ -147,8 +137,6 @@ _ROWS = (
         "active terms of a document that are not in its text",
         0.15,
         "above",
-        "33 % to 87 %",
-        "1 % and 9 %",
         "lower {loss.flops_weight}",
         after=", or lower {finish.start_share}",
         change_of_terms="raise {document_terms}",
@@ -158,8 +146,6 @@ _ROWS = (
         "active terms of a document that 90 % of the documents activate",
         0.15,
         "below",
-        "0 to 3.7 %",
-        "26 % and 28 %",
         "raise {loss.flops_weight}",
         after="; where {loss.positive_activation_weight} is above 2, lower it",
         change_of_terms="lower {document_terms}",
@@ -169,8 +155,6 @@ _ROWS = (
         "texts without an active term, of queries or of documents",
         0.01,
         "below",
-        "0",
-        "100 %",
         "lower {loss.flops_weight}",
         after=", lengthen {loss.ramp_fraction}, or raise {loss.minimum_activation_weight}",
         change_of_terms="raise {document_terms}",
@@ -180,8 +164,6 @@ _ROWS = (
         "share of the vocabulary that a query or a document activates",
         0.25,
         "below",
-        ".2 % to 5.6 %",
-        "30 %",
         "raise {loss.flops_weight}, or give {document_terms}",
         change_of_terms="lower {document_terms}",
     ),
@@ -190,8 +172,6 @@ _ROWS = (
         "active terms of a query, in those of a document",
         0.7,
         "below",
-        ".06 to .36",
-        ".84",
         "raise {loss.query_flops_weight} above {loss.flops_weight}, or give {query_terms}",
         percent=False,
     ),
@@ -200,8 +180,6 @@ _ROWS = (
         "InfoNCE at the start, where 1 is the loss of guessing",
         2.0,
         "below",
-        ".02 to 1.2",
-        "7.3",
         "raise {loss.temperature}",
         after=". Or divide the weight and the bias of the decoder by one factor before training",
         percent=False,
@@ -211,8 +189,6 @@ _ROWS = (
         "jumps of the loss between lines of the log; 100 % is the loss of guessing",
         0.15,
         "below",
-        ".4 % to 3.0 %",
-        "24 % and 650 %",
         "raise {loss.temperature}",
         before="lower {train.learning_rate}, or ",
     ),
@@ -221,8 +197,6 @@ _ROWS = (
         "share of the best value on dev that was lost again",
         0.05,
         "below",
-        "not evaluated on dev",
-        "71 %",
         "give {evaluation.best_measure}, which keeps the best checkpoint, more rows or fewer {train.steps}",
     ),
 )
