@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.json_rows import holds_dates, objects_of, open_objects, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
-from lexforge.data.text_files import silent
 from lexforge.data.text_tables import (
     DELIMITERS,
     READERS,

@@ -7,16 +7,15 @@ character and stop at the next one of its kind.
 from __future__ import annotations
 
 import codecs
-import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexforge.common.extras import missing_extra
+from lexforge.common.silent import silent
 from lexforge.common.text_identity import title_of_name
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
 from lexforge.data.lines import stripped
@@ -390,22 +389,6 @@ def _sensible_title(reader: pypdf.PdfReader) -> str:
     title = _one_line(str((reader.metadata and reader.metadata.title) or ""))
     known = 2 < len(title) <= 300 and any(map(str.isalpha, title)) and not _NO_TITLE.match(title)
     return title if known else ""
-
-
-@contextmanager
-def silent(name: str) -> Iterator[None]:
-    """A block in which another package logs nothing; what it cannot do is raised all the same.
-
-    Args:
-        name: The name of its logger.
-    """
-    log = logging.getLogger(name)
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 _PARTS: dict[str, Callable[[str], tuple[str, str]]] = {

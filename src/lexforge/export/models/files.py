@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lexforge.common.extras import missing_extra
+from lexforge.common.silent import silent
 from lexforge.export.models.sides import EncodedSide, EncoderSide
 
 EXAMPLE_TEXTS = ["a text that is traced", "another one"]  # with which graphs are traced
@@ -50,27 +50,21 @@ def write_onnx(
     except ImportError as error:
         raise missing_extra("an ONNX file", "export", error) from error
     axes = {1: "length"} if one_text else {0: "batch", 1: "length"}
-    noise = logging.getLogger("torch.onnx")
-    level = noise.level
-    noise.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            # The exporter warns of the insides of torch. What it writes is run and compared afterwards.
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                graph,
-                tuple(example.values()),
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=list(example),
-                output_names=list(outputs),
-                dynamic_shapes=tuple(axes for _ in example),
-                verbose=False,
-            )
-            assert program is not None
-            program.save(str(path), external_data=_weight_bytes(graph) > EXTERNAL_BYTES)
-    finally:
-        noise.setLevel(level)
+    # The exporter warns of the insides of torch. What it writes is run and compared afterwards.
+    with silent("torch.onnx"), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            graph,
+            tuple(example.values()),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(example),
+            output_names=list(outputs),
+            dynamic_shapes=tuple(axes for _ in example),
+            verbose=False,
+        )
+        assert program is not None
+        program.save(str(path), external_data=_weight_bytes(graph) > EXTERNAL_BYTES)
 
 
 def _weight_bytes(graph: nn.Module) -> int:
@@ -92,13 +86,8 @@ def quantize_int8(source: Path, target: Path) -> None:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
         raise missing_extra("an ONNX file with 8-bit weights", "export", error) from error
-    noise = logging.getLogger()
-    level = noise.level
-    noise.setLevel(logging.ERROR)  # it recommends a preparation that changes nothing for these graphs
-    try:
+    with silent():  # it recommends a preparation that changes nothing for these graphs
         quantize_dynamic(str(source), str(target), weight_type=QuantType.QInt8, per_channel=True)
-    finally:
-        noise.setLevel(level)
 
 
 class OnnxSession:
