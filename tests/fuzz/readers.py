@@ -30,7 +30,6 @@ from lexforge.data import (
     load_teacher_scores,
     read_training_rows,
 )
-from lexforge.data.formats.beir import load_corpus
 from lexforge.data.lines import NotDecodable
 from lexforge.evaluation.metrics import read_scores
 from lexforge.evaluation.trec import read_run
@@ -110,7 +109,7 @@ READERS = {
         DataError,
         CUT.join([_CORPUS, _jsonl({"_id": "q1", "text": "what"}), _QRELS]),
     ),
-    "corpus": Reader(("corpus.jsonl",), load_corpus, DataError, _CORPUS),
+    "corpus": Reader(("corpus.jsonl",), lambda folder: load_documents(str(folder)), DataError, _CORPUS),
     "texts": Reader(
         ("set/a.md", "set/b.rst", "set/c.txt"),
         lambda folder: load_documents(str(folder / "set")),

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_queries, load_retrieval_data, load_teacher_scores
-from lexforge.data.formats.beir import load_corpus
+from lexforge.data import DataError, load_documents, load_queries, load_retrieval_data, load_teacher_scores
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Heaps", "text": "a binary heap\u2028keeps the least element first"},
@@ -183,12 +182,12 @@ def test_the_corpus_is_read_without_queries(tmp_path: Path) -> None:
     """A corpus to search has no judgements; what is wrong in it is refused as in a whole set."""
     whole = load_retrieval_data(str(write_set(tmp_path / "toy")))
     (tmp_path / "toy" / "queries.jsonl").unlink()
-    assert load_corpus(tmp_path / "toy") == whole.corpus
+    assert load_documents(str(tmp_path / "toy")) == whole.corpus
     (tmp_path / "toy" / "corpus.jsonl").write_text(json_lines([DOCUMENTS[0], DOCUMENTS[0]]))
     with pytest.raises(DataError, match=r"corpus\.jsonl:2: the id 'd1' occurs a second time"):
-        load_corpus(tmp_path / "toy")
-    with pytest.raises(FileNotFoundError, match="elsewhere is not a folder"):
-        load_corpus(tmp_path / "elsewhere")
+        load_documents(str(tmp_path / "toy"))
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*elsewhere; expected"):
+        load_documents(str(tmp_path / "elsewhere"))
 
 
 def test_the_queries_are_read_without_documents(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     for split in splits or ():
         if split not in qrels_files:
             raise missing_split(str(folder), split, list(qrels_files))
-    corpus, queries = load_corpus(folder), load_queries(folder)
+    file = _part(folder, "corpus.jsonl")
+    corpus = collect_texts(str(file), join_titles(_records(file)), blank_allowed=True)
+    queries = load_queries(folder)
     qrels = {}
     for split in qrels_files if splits is None else splits:
         file = qrels_files[split]
@@ -75,23 +77,6 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the documents with their titles; see `Format.titled`."""
     return _records(_corpus_file(Path(source)))
-
-
-def load_corpus(folder: str | Path) -> dict[str, str]:
-    """Read only the documents of a BEIR folder; queries and judgements need not exist.
-
-    Args:
-        folder: A folder with `corpus.jsonl`, plain or compressed, as `open` reads it, or the file itself.
-
-    Returns:
-        Document id -> text, in the order of the file.
-
-    Raises:
-        FileNotFoundError: If there is no such folder or file.
-        DataError: If the file is wrong, as for `open`.
-    """
-    file = _corpus_file(Path(folder))
-    return collect_texts(str(file), join_titles(_records(file)), blank_allowed=True)
 
 
 def load_queries(folder: str | Path) -> dict[str, str]:
