@@ -17,12 +17,15 @@ import sentence_transformers
 import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
-from transformers import AutoModel, AutoTokenizer
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import WordLevel
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from lexforge.export import check_model_export, export_model
 from lexforge.export.models import files, graphs, sides
 from lexforge.export.models.check import SMALLEST_COSINE
 from lexforge.export.models.onnx import write_pooled
+from lexforge.export.models.opensearch import write_opensearch
 from lexforge.models import (
     build_inference_free,
     build_splade,
@@ -240,6 +243,31 @@ def test_opensearch_gets_both_sides_of_an_inference_free_encoder(
     assert set(idf) == words
     assert min(idf.values()) > 0
     assert (folder / "document" / "model.zip").is_file()
+
+
+@pytest.mark.parametrize("weight", [2.0, 0.5])
+def test_opensearch_takes_terms_of_one_text_only_with_one_weight(weight: float, tmp_path: Path) -> None:
+    """Its table has one weight a text, so one of two weights would be lost in silence."""
+    vocabulary = {"[PAD]": 0, "\u2581cat": 1, "cat": 2, "\u2581dog": 3}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[PAD]"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    side = sides.LookupSide(
+        "",
+        ("query",),
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]"),
+        32,
+        None,
+        {"query": ""},
+        False,
+        torch.tensor([0.0, 2.0, weight, 0.0]),
+    )
+    if weight != 2:
+        with pytest.raises(ValueError, match=r"several terms 'cat', of the weights 2\.0 and 0\.5"):
+            write_opensearch([side], tmp_path, "name")
+        return
+    write_opensearch([side], tmp_path, "name")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        assert json.loads(archive.read("idf.json")) == {"cat": 2.0, "dog": 1e-6}
 
 
 def test_elasticsearch_adds_no_special_tokens_to_looked_up_queries(

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -103,23 +102,6 @@ def write_opensearch(sides: Sequence[EncoderSide], folder: Path, name: str) -> l
     return written
 
 
-def ambiguous_terms(tokenizer: Tokenizer, size: int) -> dict[str, list[int]]:
-    """Find terms that OpenSearch writes alike: it stores the decoded text of each token.
-
-    Args:
-        tokenizer: The tokenizer.
-        size: V; ids beyond the tokenizer have no text.
-
-    Returns:
-        Text to the ids that share it, where there are several.
-    """
-    found = defaultdict(list)
-    for index in range(min(size, tokenizer.get_vocab_size())):
-        if text := tokenizer.decode([index], skip_special_tokens=True):
-            found[text].append(index)
-    return {text: ids for text, ids in found.items() if len(ids) > 1}
-
-
 def _idf(side: LookupSide, tokenizer: Tokenizer) -> bytes:
     """Return the table by the text of each term, as ml-commons looks it up."""
     if (side.weights < 0).any():
@@ -129,18 +111,15 @@ def _idf(side: LookupSide, tokenizer: Tokenizer) -> bytes:
             "OpenSearch takes the weights of query tokens as they stand in the table; this encoder has "
             f"max_active_dims {side.max_active_dims} and unit length {side.normalized}"
         )
-    weights = side.weights.tolist()
-    for text, ids in ambiguous_terms(tokenizer, len(weights)).items():
-        if len({weights[index] for index in ids}) > 1:
+    weights: dict[str, float] = {}
+    for index, weight in enumerate(side.weights.tolist()[: tokenizer.get_vocab_size()]):
+        text = tokenizer.decode([index], skip_special_tokens=True)
+        if text and weights.setdefault(text, weight) != weight:
             raise ValueError(
-                f"OpenSearch looks query terms up by their text, and {len(ids)} terms of this encoder have "
-                f"the text {text!r} and different weights"
+                f"OpenSearch looks query terms up by their text; this encoder has several terms {text!r}, of "
+                f"the weights {weights[text]} and {weight}"
             )
-    table: Mapping[str, float] = {
-        text: max(weights[index], SMALLEST_WEIGHT)
-        for index in range(min(len(weights), tokenizer.get_vocab_size()))
-        if (text := tokenizer.decode([index], skip_special_tokens=True))
-    }
+    table = {text: max(weight, SMALLEST_WEIGHT) for text, weight in weights.items()}
     return json.dumps(table, ensure_ascii=False, indent=0).encode()
 
 
