@@ -11,14 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from lexforge.common.types import DataError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 _NO_SPACE = re.compile(r"\S")
 _BATCH = 10_000  # objects in memory at a time
@@ -79,13 +76,6 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
         for batch in _batches(objects()):
             columns = [_column([each.get(field.name) for each in batch], field.type) for field in schema]
             out.write_batch(pa.record_batch(columns, schema=schema))
-
-
-def open_objects(place: Path) -> Dataset:
-    """Map a file of `write_objects` as a table `[objects]`."""
-    import datasets
-
-    return datasets.Dataset.from_file(str(place))
 
 
 def _batches(objects: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.json_rows import holds_dates, objects_of, open_objects, write_objects
+from lexforge.data.json_rows import holds_dates, objects_of, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
@@ -372,6 +372,8 @@ def _first_row_is_wide(path: Path, form: TextForm) -> bool:
 
 def _with_texts_for_dates(path: Path, form: TextForm, faults: Faults) -> Table:
     """Open a file of JSON in which `datasets` took texts for dates."""
+    import datasets
+
     if not _is_no_list_of_lines(path):
         return _readable_rows(path, form, faults, "")
     copy = _copy_of(path, "dates", ".arrow")
@@ -379,11 +381,13 @@ def _with_texts_for_dates(path: Path, form: TextForm, faults: Faults) -> Table:
         with whole_data(path), open_bytes(path) as stream:
             objects = list(objects_of(stream.read().decode("utf-8-sig")))  # `datasets` held them all too
         write_file(copy, partial(write_objects, lambda: objects))
-    return Table(open_objects(copy), Origin(str(path), form))
+    return Table(datasets.Dataset.from_file(str(copy)), Origin(str(path), form))
 
 
 def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> Table:
     """Open the lines of a text file that can be read, from a copy in the cache that has no others."""
+    import datasets
+
     lines = array("q", (line for line, _ in good_records(path, form, faults, fitting)))
     if not lines:
         faults.refuse_nothing_left()
@@ -404,7 +408,7 @@ def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> 
         plain = form._replace(encoding=UTF_8, delimiter=",", quoted=True, above=1)
         rows = _load(path, "csv", copy, **_csv_options(plain))
     else:
-        rows = open_objects(copy)
+        rows = datasets.Dataset.from_file(str(copy))
     if len(rows) != len(lines):
         raise DataError(f"{path}: {len(lines)} rows were found, and `datasets` read {len(rows)} of them")
     return Table(rows, Origin(str(path), form, np.frombuffer(lines, np.int64)))
