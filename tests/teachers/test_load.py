@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from lexforge.teachers import (
     candidate_scorer,
     load,
     load_teacher,
+    lsa,
     teach_rows,
 )
 from lexforge.teachers.lsa import LsaTeacher
@@ -36,15 +39,28 @@ def corpus() -> list[str]:
     return texts
 
 
-def test_lsa_finds_the_topic_of_a_text_without_a_shared_word() -> None:
+@pytest.fixture
+def fit_lsa(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LsaTeacher]:
+    """Fits a teacher of fewer dimensions than its corpus allows."""
+
+    def fit(texts: list[str], dimensions: int, analyzer: Literal["word", "char_wb"] = "word") -> LsaTeacher:
+        monkeypatch.setattr(lsa, "MOST_DIMENSIONS", dimensions)
+        teacher = LsaTeacher.fit(texts, analyzer)
+        assert teacher.encode([""]).shape == (1, dimensions)
+        return teacher
+
+    return fit
+
+
+def test_lsa_finds_the_topic_of_a_text_without_a_shared_word(fit_lsa: Callable[..., LsaTeacher]) -> None:
     """That is what latent semantic analysis is for: "sort" and "bubble" never occur together here."""
-    teacher = LsaTeacher.fit(corpus(), dimensions=3)
+    teacher = fit_lsa(corpus(), dimensions=3)
     sort, merge, leaf = teacher.encode(["sort order", "bubble merge", "leaf depth"])
     assert sort @ merge > 0.95
     assert abs(sort @ leaf) < 0.05
 
 
-def test_lsa_equals_a_dense_decomposition() -> None:
+def test_lsa_equals_a_dense_decomposition(fit_lsa: Callable[..., LsaTeacher]) -> None:
     """The oracle is numpy's full singular value decomposition of weights computed term by term."""
     texts = [*corpus(), "sort sort sort sort tree"]  # a repeat counts by its logarithm
     terms = sorted({term for text in texts for term in text.split()})
@@ -59,46 +75,48 @@ def test_lsa_equals_a_dense_decomposition() -> None:
     left, values, _ = np.linalg.svd(weights, full_matrices=False)
     embeddings = left[:, :3] * values[:3]
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    ours = LsaTeacher.fit(texts, dimensions=3).encode(texts)
+    ours = fit_lsa(texts, dimensions=3).encode(texts)
     assert ours.dtype == np.float32
     # Directions are free up to sign, similarities are not; 1e-4 is float32 with a randomised decomposition.
     np.testing.assert_allclose(ours @ ours.T, embeddings @ embeddings.T, atol=1e-4)
 
 
-def test_lsa_is_deterministic_and_its_name_tells_teachers_apart() -> None:
+def test_lsa_is_deterministic_and_its_name_tells_teachers_apart(fit_lsa: Callable[..., LsaTeacher]) -> None:
     """The name guards a cache: equal names must mean equal vectors, other settings other names."""
-    first, second = LsaTeacher.fit(corpus(), dimensions=4), LsaTeacher.fit(corpus(), dimensions=4)
+    first, second = fit_lsa(corpus(), dimensions=4), fit_lsa(corpus(), dimensions=4)
     assert first.name == second.name
     np.testing.assert_array_equal(first.encode(corpus()), second.encode(corpus()))
     others = [
-        LsaTeacher.fit(corpus(), dimensions=5),
-        LsaTeacher.fit(corpus()[1:], dimensions=4),
-        LsaTeacher.fit(corpus(), dimensions=4, analyzer="char_wb"),
+        fit_lsa(corpus(), dimensions=5),
+        fit_lsa(corpus()[1:], dimensions=4),
+        fit_lsa(corpus(), dimensions=4, analyzer="char_wb"),
     ]
     assert len({first.name, *(other.name for other in others)}) == 4
 
 
 def test_lsa_reads_whole_words_in_each_form() -> None:
     """Words of Hindi fell into letters, and an accent of its own cut a word in two."""
-    teacher = LsaTeacher.fit(["cafe\u0301 menu", "हिन्दी भाषा", "river stone", "river menu"], dimensions=3)
+    teacher = LsaTeacher.fit(["cafe\u0301 menu", "हिन्दी भाषा", "river stone", "river menu"])
     known = teacher.encode(["caf\u00e9", "हिन्दी", "cafe", "ह"]).any(axis=1)
     assert known.tolist() == [True, True, False, False]
 
 
-def test_lsa_embeds_unknown_words_as_nothing_and_all_else_at_length_one() -> None:
+def test_lsa_embeds_unknown_words_as_nothing_and_all_else_at_length_one(
+    fit_lsa: Callable[..., LsaTeacher],
+) -> None:
     """A zero row is defined and finite; anything else would be noise."""
-    embeddings = LsaTeacher.fit(corpus(), dimensions=4).encode(["sort list", "", "서울"])
+    embeddings = fit_lsa(corpus(), dimensions=4).encode(["sort list", "", "서울"])
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), [1, 0, 0], atol=1e-6)  # float32
 
 
-def test_lsa_by_characters_joins_forms_of_a_word() -> None:
+def test_lsa_by_characters_joins_forms_of_a_word(fit_lsa: Callable[..., LsaTeacher]) -> None:
     """Korean particles hang on the word: by words these two share nothing."""
     texts = [
         f"{place}{particle} 검색"
         for place in ("서울", "부산", "한국", "도시")
         for particle in ("은", "이", "을")
     ]
-    teacher = LsaTeacher.fit(texts, dimensions=6, analyzer="char_wb")
+    teacher = fit_lsa(texts, dimensions=6, analyzer="char_wb")
     seoul, also_seoul, busan = teacher.encode(["서울은", "서울이", "부산을"])
     assert seoul @ also_seoul > seoul @ busan + 0.2
 
@@ -107,22 +125,17 @@ def test_lsa_has_as_many_dimensions_as_the_words_allow() -> None:
     """A catalogue of many short texts has fewer words than texts."""
     texts = [f"{colour} {animal}" for colour in ("red", "blue", "green") for animal in ("cat", "dog", "fox")]
     assert load_teacher("lsa", texts).encode(texts).shape == (9, 5)
+    for least in (["sort list", "sort node"], ["sort", "list", "sort list"] * 3):
+        assert load_teacher("lsa", least).encode(["sort"]).shape == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("texts", "settings", "message"),
-    [
-        ([], {}, "received 1 with 0 texts and 0 terms"),
-        (["sort list", "tree node"], {"dimensions": 2}, "received 2 with 2 texts and 4 terms"),
-        (["sort list"] * 9, {"dimensions": 2}, "received 2 with 9 texts and 2 terms"),
-        (["sort list"], {"dimensions": 0}, "received 0"),
-        (["sort list"], {"analyzer": "char"}, "analyzer must be 'word' or 'char_wb'; received 'char'"),
-    ],
+    ("texts", "received"), [([], "0 and 0"), (["sort list"], "1 and 2"), (["sort"] * 9, "9 and 1")]
 )
-def test_lsa_refuses_what_it_cannot_fit(texts: list[str], settings: dict, message: str) -> None:
-    """scikit-learn would warn, or give fewer dimensions than asked."""
-    with pytest.raises(ValueError, match=message):
-        LsaTeacher.fit(texts, **settings)
+def test_lsa_refuses_what_it_cannot_fit(texts: list[str], received: str) -> None:
+    """scikit-learn would warn, or name a setting that no user has."""
+    with pytest.raises(ValueError, match=f"at least 2 texts and 2 different terms; received {received}"):
+        load_teacher("lsa", texts)
 
 
 @pytest.fixture

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.similarity import Similarity
+from lexforge.common.text_identity import text_digest
 from lexforge.common.types import TextKind
 from lexforge.common.words import word_pattern, words
 
 SEED = 0  # of the randomised decomposition
-MOST_DIMENSIONS = 256  # where the caller names none
+MOST_DIMENSIONS = 256  # D, where the corpus has more texts and terms
 
 
 class LsaTeacher:
@@ -33,16 +33,13 @@ class LsaTeacher:
         self.name = name
 
     @classmethod
-    def fit(
-        cls, corpus_texts: Iterable[str], dimensions: int | None = None, analyzer: str = "word"
-    ) -> LsaTeacher:
-        """Fit a teacher on a corpus; the same corpus and settings give the same teacher.
+    def fit(cls, corpus_texts: Iterable[str], analyzer: Literal["word", "char_wb"] = "word") -> LsaTeacher:
+        """Fit a teacher on a corpus; the same corpus and analyzer give the same teacher.
 
         Args:
             corpus_texts: The texts from which it learns; no query of an evaluation split should be among
-                them.
-            dimensions: Width D of an embedding, below the number of texts and of distinct terms; None is the
-                largest that they allow, at most 256.
+                them. The width D of an embedding is below their number and that of their distinct terms, and
+                at most 256.
             analyzer: "word", or "char_wb" (character bigrams and trigrams inside words) for languages without
                 spaces or with particles, such as Korean, Japanese or Chinese.
 
@@ -50,8 +47,7 @@ class LsaTeacher:
             The teacher.
 
         Raises:
-            ValueError: If there are fewer texts or terms than `dimensions` + 1, or if the analyzer is
-                unknown.
+            ValueError: If there are fewer than two texts or terms.
         """
         from sklearn import __version__ as sklearn_version
         from sklearn.decomposition import TruncatedSVD
@@ -59,8 +55,6 @@ class LsaTeacher:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import Normalizer
 
-        if analyzer not in ("word", "char_wb"):
-            raise ValueError(f"analyzer must be 'word' or 'char_wb'; received {analyzer!r}")
         texts = list(corpus_texts)
         vectorizer = TfidfVectorizer(
             analyzer=analyzer,
@@ -71,22 +65,19 @@ class LsaTeacher:
             dtype=np.float32,
         )
         terms = vectorizer.fit(texts).vocabulary_ if texts else ()
-        if dimensions is None:
-            dimensions = max(1, min(MOST_DIMENSIONS, len(texts) - 1, len(terms) - 1))
-        if dimensions < 1 or min(len(texts), len(terms)) <= dimensions:
+        dimensions = min(MOST_DIMENSIONS, len(texts) - 1, len(terms) - 1)
+        if dimensions < 1:
             raise ValueError(
-                "dimensions must be at least 1 and below the number of texts and of terms; received "
-                f"{dimensions} with {len(texts)} texts and {len(terms)} terms"
+                "latent semantic analysis needs at least 2 texts and 2 different terms; received "
+                f"{len(texts)} and {len(terms)}"
             )
         decomposition = TruncatedSVD(dimensions, random_state=SEED)
         decomposition.fit(vectorizer.transform(texts))
         # The name is a digest of all that decides the vectors: the version of the code, settings and texts.
         pattern = word_pattern().pattern if analyzer == "word" else ""
-        digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {SEED}{pattern}".encode())
-        for text in texts:
-            digest.update(f"{len(text)} {text}".encode())
+        digest = text_digest([sklearn_version, analyzer, str(dimensions), str(SEED), pattern, *texts])
         pipeline = make_pipeline(vectorizer, decomposition, Normalizer(copy=False))
-        return cls(pipeline, f"lsa-{dimensions}-{digest.hexdigest()[:16]}")
+        return cls(pipeline, f"lsa-{dimensions}-{digest[:16]}")
 
     def encode(self, texts: Sequence[str], kind: TextKind = "document") -> NDArray[np.float32]:
         """Embed N texts, whatever their kind.
