@@ -50,10 +50,10 @@ def three_scores(folder: Path, query: str, document: str) -> list[float]:
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0.3, 1)])
 def test_the_scores_are_those_of_loops(tiny_m3: Path, weights: tuple[float, float, float]) -> None:
     """Each score alone, and their mean; batches of two texts are padded."""
-    scorer = load_scorer(str(tiny_m3), batch_size=2, device="cpu", m3_weights=weights)
+    scorer = load_scorer(str(tiny_m3), batch_size=2, m3_weights=weights)
     expected = [np.dot(weights, three_scores(tiny_m3, *pair)) / sum(weights) for pair in PAIRS]
     np.testing.assert_allclose(scorer.score(PAIRS), expected, atol=2e-6)
-    assert scorer.name != load_scorer(str(tiny_m3), device="cpu", m3_weights=(2, 1, 3)).name, "one cache each"
+    assert scorer.name != load_scorer(str(tiny_m3), m3_weights=(2, 1, 3)).name, "one cache each"
 
 
 def test_the_command_writes_them(tiny_m3: Path, tmp_path: Path) -> None:
@@ -74,16 +74,16 @@ def test_the_command_writes_them(tiny_m3: Path, tmp_path: Path) -> None:
     words += ["--rows", str(tmp_path / "rows.jsonl"), "--output", str(tmp_path / "labelled.jsonl")]
     main(words)
     [row] = map(json.loads, (tmp_path / "labelled.jsonl").read_text().splitlines())
-    scorer = load_scorer(str(tiny_m3), device="cpu", m3_weights=(1, 0.3, 1))
+    scorer = load_scorer(str(tiny_m3), m3_weights=(1, 0.3, 1))
     np.testing.assert_allclose(row["label"], scorer.score([PAIRS[2], PAIRS[1]]), atol=1e-6)
 
 
 def test_what_has_no_three_scores_is_refused(tiny_m3: Path, tiny_checkpoint: Path) -> None:
     """A SPLADE model would be scored by one of them under the name of all."""
     with pytest.raises(DataError, match="three heads of BGE-M3"):
-        load_scorer(str(tiny_checkpoint), device="cpu", m3_weights=(1, 1, 1))
+        load_scorer(str(tiny_checkpoint), m3_weights=(1, 1, 1))
     for weights in ((0, 0, 0), (-1, 1, 1), (float("nan"), 1, 1)):
         with pytest.raises(DataError, match="must be >= 0 and not all 0"):
-            load_scorer(str(tiny_m3), device="cpu", m3_weights=weights)
+            load_scorer(str(tiny_m3), m3_weights=weights)
     with pytest.raises(DataError, match="cannot be loaded"):
-        load_scorer("no/such/place", device="cpu", m3_weights=(1, 1, 1))
+        load_scorer("no/such/place", m3_weights=(1, 1, 1))

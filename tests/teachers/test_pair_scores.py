@@ -56,9 +56,7 @@ def test_a_cross_encoder_gives_its_logits(tiny_checkpoint: Path, tmp_path: Path)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     CrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
     for name in (folder, tmp_path / "saved"):
-        scores = score_pairs(
-            load_scorer(str(name), device="cpu", batch_size=5), PAIRS, tmp_path / f"scores-{name.name}"
-        )
+        scores = score_pairs(load_scorer(str(name), batch_size=5), PAIRS, tmp_path / f"scores-{name.name}")
         for pair in PAIRS:
             with torch.no_grad():
                 expected = model(**tokenizer(*pair, return_tensors="pt")).logits.item()
@@ -75,7 +73,7 @@ def test_a_sparse_encoder_gives_its_dot_products(
         for text in (*QUERIES, *DOCUMENTS)
     }
     for name in (tmp_path / "saved", tiny_checkpoint):
-        scores = score_pairs(load_scorer(str(name), device="cpu"), PAIRS, tmp_path / f"cache-{name.name}")
+        scores = score_pairs(load_scorer(str(name)), PAIRS, tmp_path / f"cache-{name.name}")
         for query, document in PAIRS:
             assert scores[query, document] == pytest.approx(
                 float(vectors[query] @ vectors[document]), rel=1e-5
@@ -91,9 +89,7 @@ def test_a_dense_encoder_uses_its_prompts_and_its_similarity(
     tiny_dense.similarity_fn_name = similarity
     tiny_dense.save_pretrained(str(tmp_path / "dense"))
     pairs = [*PAIRS, ("sort list", "sort list")]
-    scores = score_pairs(
-        load_scorer(str(tmp_path / "dense"), device="cpu"), pairs, tmp_path / "cache", block_pairs=4
-    )
+    scores = score_pairs(load_scorer(str(tmp_path / "dense")), pairs, tmp_path / "cache", block_pairs=4)
     for query, document in pairs:
         first = tiny_dense.encode(f"search {query}", prompt="").astype(float)
         second = tiny_dense.encode(f"document {document}", prompt="").astype(float)
@@ -108,7 +104,7 @@ def test_a_model_with_several_vectors_gives_their_late_interaction(
     """The oracle is MaxSim by its definition, on vectors of one text at a time."""
     model = sentence_transformers.MultiVectorEncoder(str(tiny_checkpoint), device="cpu")
     model.save_pretrained(str(tmp_path / "late"))
-    scorer = load_scorer(str(tmp_path / "late"), device="cpu", batch_size=2, max_seq_length=16)
+    scorer = load_scorer(str(tmp_path / "late"), batch_size=2, max_seq_length=16)
     scores = score_pairs(scorer, PAIRS, tmp_path / "scores")
     for query, document in PAIRS:
         left = torch.as_tensor(model.encode_query(query))  # [L, D]
@@ -151,8 +147,8 @@ def test_a_length_beyond_the_positions_of_a_teacher_is_refused(
         model = tiny_dense if kind == "dense" else late(str(tiny_checkpoint), device="cpu")
         model.save_pretrained(str(tmp_path))
     with pytest.raises(DataError, match="allows a max_seq_length of 3 to 64; received 65"):
-        load_scorer(str(tmp_path), device="cpu", max_seq_length=65)
-    scorer = load_scorer(str(tmp_path), device="cpu", max_seq_length=64)
+        load_scorer(str(tmp_path), max_seq_length=65)
+    scorer = load_scorer(str(tmp_path), max_seq_length=64)
     assert np.isfinite(scorer.score([("sort list", "list " * 200)])).all()
 
 
@@ -164,7 +160,7 @@ def test_a_teacher_that_is_none_of_these_is_refused(tiny_checkpoint: Path, tmp_p
             load_scorer(str(name))
     three = write_classifier(tiny_checkpoint, tmp_path / "three", labels=3)
     with pytest.raises(DataError, match="one score per pair; received 3 outputs"):
-        load_scorer(str(three), device="cpu")
+        load_scorer(str(three))
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
         load_scorer(str(three), batch_size=0)
 

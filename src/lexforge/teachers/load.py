@@ -59,7 +59,6 @@ def load_scorer(
     *,
     batch_size: int = 32,
     max_seq_length: int | None = None,
-    device: str | None = None,
     m3_weights: ScoreWeights | None = None,
 ) -> CrossEncoderScorer | EncoderScorer | MultiVectorScorer | BGEM3Scorer:
     """Load a teacher of pairs as what its files say it is.
@@ -73,7 +72,6 @@ def load_scorer(
             `MultiVectorEncoder` (sentence-transformers 6).
         batch_size: The number of pairs or texts per forward pass.
         max_seq_length: Texts are cut after this many tokens; None keeps what the model was saved with.
-        device: Where the model is put; None leaves the choice to sentence-transformers.
         m3_weights: Weights of the three scores of BGE-M3 (`BGEM3Scorer`); None takes the model as what its
             own files say, which is a dense one for `BAAI/bge-m3`.
 
@@ -90,6 +88,7 @@ def load_scorer(
 
     from lexforge.models.load import load_encoder
     from lexforge.models.names import checked_name, model_type
+    from lexforge.models.splade import build_splade
     from lexforge.models.structure import set_max_seq_length
 
     if batch_size < 1:
@@ -104,42 +103,32 @@ def load_scorer(
         found = model_type(name)
     except (FileNotFoundError, ValueError):  # nothing is there, or a file instead of a folder
         found = "unknown"
-    if m3_weights is not None:
-        return _load_m3(name, m3_weights, batch_size, max_seq_length, device)
-    if found == "unknown":
+    if found == "unknown" and m3_weights is None:
         raise DataError(
             f"the teacher {name!r} is missing or a bare transformer; pass the folder or hub name of a "
             "CrossEncoder, a SparseEncoder, a SentenceTransformer, a MultiVectorEncoder, a bare sequence "
             "classifier with one output or a bare masked language model"
         )
     try:
+        if m3_weights is not None:
+            return BGEM3Scorer(build_splade(name, max_seq_length=max_seq_length), m3_weights, batch_size)
         if found == "multi-vector":
             from sentence_transformers import MultiVectorEncoder
 
-            late = MultiVectorEncoder(name, device=device)
+            late = MultiVectorEncoder(name)
             if max_seq_length is not None:
                 set_max_seq_length(late, max_seq_length)
             return MultiVectorScorer(late, batch_size)
         if found != "cross-encoder":
-            return EncoderScorer(load_encoder(name, max_seq_length, device), batch_size)
-        model = CrossEncoder(name, device=device)
+            return EncoderScorer(load_encoder(name, max_seq_length), batch_size)
+        model = CrossEncoder(name)
         if max_seq_length is not None:
             set_max_seq_length(model, max_seq_length)
+        return CrossEncoderScorer(model, batch_size)
+    except DataError:  # of a scorer: it says what is wrong with the model or with its weights
+        raise
     except (OSError, ValueError) as error:
         raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
-    return CrossEncoderScorer(model, batch_size)
-
-
-def _load_m3(
-    name: str, weights: ScoreWeights, batch_size: int, max_seq_length: int | None, device: str | None
-) -> BGEM3Scorer:
-    from lexforge.models.splade import build_splade
-
-    try:
-        model = build_splade(name, max_seq_length=max_seq_length, device=device)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
-    return BGEM3Scorer(model, weights, batch_size)
 
 
 def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:
