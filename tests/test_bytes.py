@@ -225,10 +225,12 @@ class PairTeacher:
 
 
 def pair_scores(folder: Path, *, scores: bool) -> str:
-    from lexforge.teachers import score_pairs
+    from lexforge.teachers import pair_scores as module
 
     pairs = [(query, document) for query in TEXTS[:2] for document in TEXTS]
-    return str(score_pairs(PairTeacher(scores), pairs, folder / "cache", block_pairs=5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_PAIRS", 5)
+        return str(module.score_pairs(PairTeacher(scores), pairs, folder / "cache"))
 
 
 def docstrings(folder: Path) -> str:

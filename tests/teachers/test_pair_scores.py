@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from warm_processes import WarmProcesses
 
 from lexforge.data import DataError, RetrievalData, load_teacher_scores, write_teacher_scores
-from lexforge.teachers import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
+from lexforge.teachers import label_rows, listed_pairs, load_scorer, pair_scores, row_pairs, score_pairs
 from lexforge.teachers.scorers import EncoderScorer, MultiVectorScorer
 
 QUERIES = ["sort list", "search index", "한국 서울"]
@@ -82,14 +82,15 @@ def test_a_sparse_encoder_gives_its_dot_products(
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_a_dense_encoder_uses_its_prompts_and_its_similarity(
-    similarity: str, tiny_dense: SentenceTransformer, tmp_path: Path
+    similarity: str, tiny_dense: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A text that is query and document is encoded as both."""
+    monkeypatch.setattr(pair_scores, "BLOCK_PAIRS", 4)
     tiny_dense.prompts = {"query": "search ", "document": "document "}
     tiny_dense.similarity_fn_name = similarity
     tiny_dense.save_pretrained(str(tmp_path / "dense"))
     pairs = [*PAIRS, ("sort list", "sort list")]
-    scores = score_pairs(load_scorer(str(tmp_path / "dense")), pairs, tmp_path / "cache", block_pairs=4)
+    scores = score_pairs(load_scorer(str(tmp_path / "dense")), pairs, tmp_path / "cache")
     for query, document in pairs:
         first = tiny_dense.encode(f"search {query}", prompt="").astype(float)
         second = tiny_dense.encode(f"document {document}", prompt="").astype(float)
@@ -165,10 +166,13 @@ def test_a_teacher_that_is_none_of_these_is_refused(tiny_checkpoint: Path, tmp_p
         load_scorer(str(three), batch_size=0)
 
 
-def test_each_pair_is_scored_once_and_kept(tmp_path: Path) -> None:
+def test_each_pair_is_scored_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cross-encoder scores a few pairs a second: nothing may be paid for twice."""
     scorer = CountingScorer()
-    scores = score_pairs(scorer, [*PAIRS[:8], *PAIRS[:3]], tmp_path, block_pairs=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_scores, "BLOCK_PAIRS", 3)
+        scores = score_pairs(scorer, [*PAIRS[:8], *PAIRS[:3]], tmp_path)
+    assert len(scorer.blocks) == 3
     asked = [pair for block in scorer.blocks for pair in block]
     assert sorted(asked) == sorted(PAIRS[:8])
     assert [len(pair[1]) for pair in asked] == sorted((len(pair[1]) for pair in asked), reverse=True)
@@ -189,7 +193,7 @@ def test_pairs_are_told_apart_by_where_the_query_ends(tmp_path: Path) -> None:
 SLOW_RUN = """
 import sys, time
 import numpy as np
-from lexforge.teachers import score_pairs
+from lexforge.teachers import pair_scores
 
 class Slow:
     name = "counting"
@@ -201,11 +205,14 @@ class Slow:
     def length(self, pair):
         return len(pair[1])
 
-score_pairs(Slow(), eval(sys.argv[1]), sys.argv[2], block_pairs=1)
+pair_scores.BLOCK_PAIRS = 1
+pair_scores.score_pairs(Slow(), eval(sys.argv[1]), sys.argv[2])
 """
 
 
-def test_a_killed_run_goes_on_where_it_stopped(warm: WarmProcesses, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_where_it_stopped(
+    warm: WarmProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGKILL leaves no time to clean up; whole blocks stay, and the result is that of an unbroken run."""
     cache = tmp_path / "cache"
     (process,) = warm.start("-c", [SLOW_RUN, repr(PAIRS), cache])
@@ -220,7 +227,9 @@ def test_a_killed_run_goes_on_where_it_stopped(warm: WarmProcesses, tmp_path: Pa
     assert ended == [-signal.SIGKILL], warm.log.read_text()
     whole = len([path for path in cache.iterdir() if "partial" not in path.name])
     scorer = CountingScorer()
-    scores = score_pairs(scorer, PAIRS, cache, block_pairs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_scores, "BLOCK_PAIRS", 1)
+        scores = score_pairs(scorer, PAIRS, cache)
     assert 3 <= whole < len(PAIRS)
     assert len(scorer.blocks) == len(PAIRS) - whole
     assert scores == score_pairs(CountingScorer(), PAIRS, tmp_path / "unbroken")
@@ -247,8 +256,6 @@ def test_what_a_teacher_must_not_do(tmp_path: Path) -> None:
         score_pairs(CountingScorer("other"), PAIRS, tmp_path)
     with pytest.raises(ValueError, match="received no pair"):
         score_pairs(CountingScorer(), [], tmp_path)
-    with pytest.raises(ValueError, match="block_pairs must be at least 1; received 0"):
-        score_pairs(CountingScorer(), PAIRS, tmp_path, block_pairs=0)
 
 
 def test_rows_get_a_label_of_the_positive_and_each_negative() -> None:

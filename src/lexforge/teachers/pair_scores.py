@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 FORMAT = "lexforge-pair-scores"
+BLOCK_PAIRS = 1024
+"""Pairs that are scored and written at a time, which is what a killed run can lose."""
 
 
 def score_pairs(
-    scorer: PairScorer,
-    pairs: Iterable[Pair],
-    folder: str | Path | None = None,
-    *,
-    block_pairs: int = 1024,
+    scorer: PairScorer, pairs: Iterable[Pair], folder: str | Path | None = None
 ) -> dict[Pair, float]:
     """Score pairs that the cache does not hold yet, with progress, and return the scores of all.
 
@@ -41,19 +39,15 @@ def score_pairs(
         pairs: Texts of queries and documents; repeats are scored once.
         folder: The folder of the cache, which may be that of an earlier or a killed run. None takes a folder
             with the teacher's name in the user's cache.
-        block_pairs: The number of pairs that are scored and written at a time, which is what a killed run
-            can lose.
 
     Returns:
         Pair -> score, float32 as a Python float.
 
     Raises:
-        ValueError: If there is no pair, or if `block_pairs` is below 1.
+        ValueError: If there is no pair.
         DataError: If the folder holds something else, the cache of another teacher or a broken block, or if
             the teacher returns a wrong number of scores or one that is not finite.
     """
-    if block_pairs < 1:
-        raise ValueError(f"block_pairs must be at least 1; received {block_pairs}")
     wanted = list(dict.fromkeys(pairs))
     if not wanted:
         raise ValueError("received no pair to score")
@@ -68,8 +62,8 @@ def score_pairs(
     if order:
         cache.remove_leftovers()
     with Progress(len(order), "teacher scores", "pairs", show=bool(order)) as progress:
-        for start in range(0, len(order), block_pairs):
-            rows = order[start : start + block_pairs]
+        for start in range(0, len(order), BLOCK_PAIRS):
+            rows = order[start : start + BLOCK_PAIRS]
             block = [wanted[row] for row in rows]
             scores = narrowed(scorer.score(block), (len(block),), np.float32, block)
             cache.append(scorer.name, keys[rows], scores[:, None])
