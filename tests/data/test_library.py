@@ -31,7 +31,6 @@ def corpus(folder: Path, *records: dict[str, object], name: str = "corpus.jsonl"
 
 def cut(text: str, limit: int, title: str = "") -> list[str]:
     ((*parts,),) = Cutter(words, limit).cut([(title, text)])
-    assert all(part.tokens == words([f"{part.title} {part.text}"])[0] for part in parts)
     return [part.text for part in parts]
 
 
@@ -193,8 +192,8 @@ def test_cutting_loses_no_word_and_keeps_the_limit(documents, limit, count) -> N
         )
         assert not whole or [word for part in parts for word in part.text.split()] == expected.split()
         for part in parts:
-            assert part.tokens == count([f"{part.title} {part.text}".strip()])[0]
-            assert part.tokens <= limit or len(part.text.strip()) <= 1
+            tokens = count([f"{part.title} {part.text}".strip()])[0]
+            assert tokens <= limit or len(part.text.strip()) <= 1
         if count([f"{title} {text}".strip()])[0] <= limit:
             assert len(parts) == 1
 

@@ -94,7 +94,7 @@ def load_library(
     with Progress(None, "reading documents", show=show_progress_bar) as progress:
         for block in _blocks(_checked(records, shelf.documents)):
             texts = [(title, text) for _, title, text in block]
-            cut = [[Part(*each, 0)] for each in texts] if cutter is None else cutter.cut(texts)
+            cut = [[Part(*each)] for each in texts] if cutter is None else cutter.cut(texts)
             for (key, title, _), parts in zip(block, cut, strict=True):
                 shelf.add(key, title, parts)
             progress.update(len(block))
@@ -126,7 +126,7 @@ class _Shelf:
             self._found["cut"].append(document)
         if title and not parts[0].title:
             self._found["moved"].append(document)
-        for number, (part_title, text, _) in enumerate(parts, 1):
+        for number, (part_title, text) in enumerate(parts, 1):
             key = document
             if len(parts) > 1:
                 key = f"{document}#{number}"

@@ -34,11 +34,10 @@ _CHARACTER = re.compile(r"\S")
 
 
 class Part(NamedTuple):
-    """A part of a text, with the title that it carries and their number of tokens together."""
+    """A part of a text, with the title that it carries."""
 
     title: str
     text: str
-    tokens: int
 
 
 class _Unit(NamedTuple):
@@ -92,14 +91,11 @@ class Cutter:
         """
         whole = [joined(title, text) for title, text in documents]
         short = [place for place, text in enumerate(whole) if not self._is_surely_long(text)]
-        tokens = dict(zip(short, self._count(whole[place] for place in short), strict=True))
-        fit = {place for place, number in tokens.items() if number <= self._limit}
+        tokens = self._count(whole[place] for place in short)
+        fit = {place for place, number in zip(short, tokens, strict=True) if number <= self._limit}
         drafts = {place: _Draft(*documents[place], 0) for place in range(len(documents)) if place not in fit}
         cut = dict(zip(drafts, self._cut_long(list(drafts.values())), strict=True))
-        return [
-            [Part(*document, tokens[place])] if place in fit else cut[place]
-            for place, document in enumerate(documents)
-        ]
+        return [[Part(*document)] if place in fit else cut[place] for place, document in enumerate(documents)]
 
     def _cut_long(self, drafts: list[_Draft]) -> list[list[Part]]:
         self._make_room(drafts)
@@ -173,7 +169,7 @@ class Cutter:
                 if middle is not None:
                     again += [(place, start, middle), (place, middle, end)]
                 elif text:
-                    done[place].append((start, Part(draft.title, text, tokens)))
+                    done[place].append((start, Part(draft.title, text)))
             waiting = again
         return [[part for _, part in sorted(parts)] for parts in done]
 
