@@ -43,7 +43,6 @@ def test_beir_gives_titles_and_the_texts_that_are_searched(tmp_path: Path) -> No
     ]
     file = corpus(tmp_path / "set", *records)
     library = load_library(str(tmp_path / "set"))
-    assert library.name == "set"
     assert library.notes == []
     assert library.passages == {
         "a": Passage("T", "body", "a"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.progress import Progress
@@ -25,7 +24,6 @@ class Library:
     """The passages of a source.
 
     Args:
-        name: The name of the source in logs.
         passages: Id -> passage, in the order of the source.
         repeated: Id -> passage that is not among them, because it repeats an earlier one.
         documents: The ids of all documents that were read, also of those without a passage, because their
@@ -33,7 +31,6 @@ class Library:
         notes: What was left out, cut or guessed, one line each, with the number and up to three examples.
     """
 
-    name: str
     passages: dict[str, Passage]
     repeated: dict[str, Passage]
     documents: set[str]
@@ -102,9 +99,7 @@ def load_library(
     notes += shelf.notes()
     if not shelf.passages:
         raise DataError("; ".join([f"{source} holds no text", *notes]))
-    path = Path(source)
-    name = path.resolve().name if path.exists() else source
-    return Library(name, shelf.passages, shelf.repeated, shelf.documents, notes)
+    return Library(shelf.passages, shelf.repeated, shelf.documents, notes)
 
 
 class _Shelf:
