@@ -30,13 +30,13 @@ def test_split_queries_are_those_judged() -> None:
 
 def test_hold_out_parts_the_queries() -> None:
     """Every query falls to exactly one split, about as many as asked, the same ones each time."""
-    parts = DATA.hold_out({"dev": 0.1, "test": 0.2})
+    parts = DATA.hold_out({"dev": 0.1, "test": 0.2}, needed=["dev", "test"])
     ids = [query_id for split in parts.splits for query_id in parts.split(split)]
     assert sorted(ids) == sorted(DATA.queries)
     # Three standard deviations of a binomial draw of 400: 18 and 24.
     assert abs(len(parts.split("dev")) - 40) < 18
     assert abs(len(parts.split("test")) - 80) < 24
-    assert parts == DATA.hold_out({"dev": 0.1, "test": 0.2})
+    assert parts == DATA.hold_out({"dev": 0.1, "test": 0.2}, needed=["dev", "test"])
     assert DATA.splits == ("train",)
 
 
@@ -48,7 +48,7 @@ def test_equal_queries_stay_together() -> None:
         {f"q{number}": f"question {number % 20}" for number in range(200)},
         {"train": {f"q{number}": {"d1": 1} for number in range(200)}},
     )
-    parts = data.hold_out({"test": 0.4})
+    parts = data.hold_out({"test": 0.4}, needed=["test"])
     texts = {split: set(parts.split_queries(split).values()) for split in parts.splits}
     assert not texts["train"] & texts["test"]
 
@@ -65,7 +65,7 @@ def test_equal_queries_stay_together() -> None:
 def test_hold_out_refuses_what_leaves_a_split_empty(fractions: dict[str, float], message: str) -> None:
     """An empty test split would be found only after training."""
     with pytest.raises(ValueError, match=message):
-        DATA.hold_out(fractions)
+        DATA.hold_out(fractions, needed=list(fractions))
 
 
 def small_set() -> RetrievalData:

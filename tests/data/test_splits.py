@@ -37,7 +37,7 @@ def test_judged_queries_fall_to_the_same_splits_as_ever() -> None:
     """A model that was trained by an earlier version is measured on queries that it has not seen."""
     queries = {text: text for text in TEXTS}
     data = RetrievalData("toy", {"d": "text"}, queries, {"train": {text: {"d": 1} for text in TEXTS}})
-    held_out = data.hold_out({"test": 0.2, "dev": 0.2})
+    held_out = data.hold_out({"test": 0.2, "dev": 0.2}, needed=["test", "dev"])
     assert {split: [TEXTS.index(query) for query in held_out.split(split)] for split in held_out.splits} == (
         EXPECTED
     )

@@ -131,12 +131,12 @@ class PairData:
             raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
 
-    def hold_out(self, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None) -> PairData:
+    def hold_out(self, fractions: Mapping[str, float], *, needed: Sequence[str]) -> PairData:
         """Move queries of train to new splits, as `RetrievalData.hold_out` does; memory holds no text.
 
         Args:
             fractions: New split -> share of the queries of train.
-            needed: New splits that must not be empty; the others are left out then. None needs all.
+            needed: New splits that must not be empty; an empty one of the others is left out.
 
         Returns:
             The set with the new splits.

@@ -92,14 +92,12 @@ class RetrievalData:
         """Return the set itself; `PairData.retrieval` makes one of rows."""
         return self
 
-    def hold_out(
-        self, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None
-    ) -> RetrievalData:
+    def hold_out(self, fractions: Mapping[str, float], *, needed: Sequence[str]) -> RetrievalData:
         """Move queries of train to new splits, chosen by the hash of their text; equal queries stay together.
 
         Args:
             fractions: New split -> share of the queries of train, such as `{"dev": 0.05, "test": 0.05}`.
-            needed: New splits that must not be empty; the others are left out then. None needs all.
+            needed: New splits that must not be empty; an empty one of the others is left out.
 
         Returns:
             The set with the new splits; all splits share the documents.

@@ -99,7 +99,7 @@ def with_held_out(
     fractions: Mapping[str, float],
     texts: Callable[[Rows], Iterable[str]],
     select: Callable[[Rows, NDArray[np.int64]], Rows],
-    needed: Sequence[str] | None = None,
+    needed: Sequence[str],
 ) -> dict[str, Rows]:
     """Move rows of train to new splits, chosen by the hash of a text; rows of one text stay together.
 
@@ -109,7 +109,7 @@ def with_held_out(
         fractions: New split -> share of the texts of train; empty changes nothing.
         texts: Returns the text of each row.
         select: Returns the rows at some places, `[n]` from 0 and ascending.
-        needed: New splits that must not be empty; the others are left out then. None needs all.
+        needed: New splits that must not be empty; an empty one of the others is left out.
 
     Returns:
         The splits, with the new ones.
@@ -132,7 +132,7 @@ def with_held_out(
     parts = {}
     for number, part in enumerate(names):
         places = np.flatnonzero(owners == number)
-        if not len(places) and needed is not None and part not in (*needed, TRAIN):
+        if not len(places) and part not in (*needed, TRAIN):
             continue
         if not len(places):
             hint = f"; {fractions[part]:g} of them are too few" if part in fractions else ""
