@@ -160,12 +160,9 @@ def content_sha256(content: Mapping[str, Any]) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal, read a mebibyte at a time."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-        return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _signed(format_name: str, content: Mapping[str, Any]) -> dict[str, Any]:
