@@ -1,15 +1,17 @@
-"""Draw the recorded rows: time and memory beside sentence-transformers, and the speed of sparse searches.
+"""Draw the recorded rows: time and memory beside sentence-transformers, sparse searches, rank against FLOPS.
 
     python scripts/bench/plot_results.py
 
 Reads results/splade_head.csv, train_step.csv and encode.csv (the last row of each setting) and writes
 docs/images/benchmarks.png with every setting, and docs/images/overview.png, the README's picture, with four.
 docs/images/retrieval.png has queries per second against recall, from the rows of k = 10 in results/index.csv.
+docs/images/fronts.png has nDCG@10 on dev against FLOPS, from results/presets.csv, seeds averaged.
 """
 
 from __future__ import annotations
 
 import csv
+import statistics
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +33,21 @@ OVERVIEW = {
     "encode": "encoding 512 texts with\na small SPLADE model",
     "d768 typical": "SPLADE head,\n30,522 terms, width 768",
     "v250k typical": "SPLADE head,\n250,002 terms, width 768",
+}
+
+RIVAL = "--learning-rate 3e-4 --negatives mined --negatives-per-row 3"
+# Of each system the flags of its points, in the order in which they are joined, with a word for each.
+FRONTS = {
+    ("plain", "rival, by its weight of FLOPS"): {
+        RIVAL: "3e-4",
+        f"{RIVAL} --loss.flops-weight 3e-3": "3e-3",
+        f"{RIVAL} --loss.flops-weight 1e-2": "1e-2",
+    },
+    ("lexforge", "lexforge, by the share of the start"): {
+        "--finish.start-share 0.25": ".25",
+        "": ".35",
+        "--finish.start-share 0.45": ".45",
+    },
 }
 
 
@@ -147,8 +164,42 @@ def draw_retrieval() -> None:
     print("retrieval.png")
 
 
+def draw_fronts() -> None:
+    """Write the picture of nDCG@10 against FLOPS, one panel a collection."""
+    rows = last_rows("presets", "system", "flags", "model", "set", "split", "seed", measured="flops").values()
+    rows = [row for row in rows if row["model"] == "splade-tiny" and row["split"] == "dev"]
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7))
+    for axis, name in zip(axes.flat, ("medquad", "scifact", "nfcorpus-lc", "newwiki"), strict=True):
+        for place, ((system, label), words) in enumerate(FRONTS.items()):
+            points = []
+            for flags in words:
+                wanted = (system, flags, name)
+                own = [row for row in rows if (row["system"], row["flags"], row["set"]) == wanted]
+                points.append(
+                    [statistics.mean(float(row[key]) for row in own) for key in ("flops", "nDCG@10")]
+                )
+            marks = {"marker": "so"[place], "color": ("#8a8f9c", COLOURS[OURS])[place]}
+            axis.plot(*zip(*points, strict=True), label=label, **marks)
+            for point, word in zip(points, words.values(), strict=True):
+                below = (0, (8, -14)[place])
+                axis.annotate(word, point, below, textcoords="offset points", fontsize=8, ha="center")
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set_xlabel("FLOPS")
+        axis.set_ylabel("nDCG@10")
+        axis.set_title(f"{name}, dev", fontsize=10, loc="left")
+        axis.margins(0.15, 0.2)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][1].legend(fontsize=8, frameon=False, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(IMAGES / "fronts.png", dpi=110)
+    plt.close(figure)
+    print("fronts.png")
+
+
 def main() -> None:
-    """Write the three pictures."""
+    """Write the four pictures."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     rows = read_settings()
     draw_picture(rows, "benchmarks.png", 0.62 * len(rows) + 1.3, 8)
@@ -157,6 +208,7 @@ def main() -> None:
     overview = [unpadded[key]._replace(label=label) for key, label in OVERVIEW.items()]
     draw_picture(overview, "overview.png", 4.2, 10)
     draw_retrieval()
+    draw_fronts()
 
 
 if __name__ == "__main__":
