@@ -134,7 +134,7 @@ class Config(RecipeSettings):
 
 
 def resolve(cfg: Config) -> Config:
-    """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
+    """Fill in what follows from the model (steps, learning rate, tokens per text) and from the loss."""
     train = SCRATCH if cfg.model == LEXICAL else PRETRAINED
     cfg = cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
     if cfg.head_learning_rate is None:

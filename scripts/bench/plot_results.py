@@ -181,8 +181,10 @@ def draw_fronts() -> None:
             marks = {"marker": "so"[place], "color": ("#8a8f9c", COLOURS[OURS])[place]}
             axis.plot(*zip(*points, strict=True), label=label, **marks)
             for point, word in zip(points, words.values(), strict=True):
-                below = (0, (8, -14)[place])
-                axis.annotate(word, point, below, textcoords="offset points", fontsize=8, ha="center")
+                above_or_below = (0, (8, -14)[place])
+                axis.annotate(
+                    word, point, above_or_below, textcoords="offset points", fontsize=8, ha="center"
+                )
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:g}")
         axis.set_xlabel("FLOPS")

@@ -162,6 +162,15 @@ def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("loss", "given", "expected"), [("nws", None, 1e-2), ("bce", None, 1e-1), ("bce", 0.5, 0.5)]
+)
+def test_the_rate_of_the_classifier_follows_the_loss(loss: str, given: float | None, expected: float) -> None:
+    """A linear head learns best at another rate than prototypes, and a rate that was given stays."""
+    cfg = recipe.Config(loss=recipe.LossOptions(name=loss), head_learning_rate=given)
+    assert recipe.resolve(cfg).head_learning_rate == expected
+
+
+@pytest.mark.parametrize(
     ("loss", "others"),
     [
         ({"name": "bce"}, {}),
