@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,25 @@ def test_the_text_of_a_document_finds_it(
     assert " more" in out
     search.main(search.Config(tmp_path / "index", k=1), lines=["open the file\n", "key"])
     assert capsys.readouterr().out.count("query: ") == 2
+
+
+def test_each_line_is_answered_before_the_next_one_comes(
+    vectors: Path, corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that waits for the answer to its line would wait for ever."""
+    index.main(index.Config(tmp_path / "index", documents=str(corpus_folder), vectors=vectors))
+    out = tmp_path / "out.txt"
+    with out.open("w") as stream, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", stream)  # which keeps what is written until it is flushed
+        search.main(search.Config(tmp_path / "index"), lines=answered(out))
+    assert out.read_text().count("query: ") == 3
+
+
+def answered(out: Path) -> Iterator[str]:
+    """Lines to search for, each after the answer to the one before it is there."""
+    for number, line in enumerate(("open the file", "key", "tree")):
+        assert out.read_text().count("query: ") == number
+        yield line
 
 
 def test_an_index_of_one_passage_says_so(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:

@@ -459,3 +459,59 @@ def test_a_long_log_makes_no_heavy_page(run: Path) -> None:
         for step in range(50, 400_001, 50):
             log.write(json.dumps(line | {"step": step, "loss": 1 / step}) + "\n")
     assert write_page(run).stat().st_size < 2_500_000
+
+
+def test_equal_ids_of_two_collections_are_two_queries(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """Most collections number their queries, and a page that mixes them shows hits of another question."""
+    other = new_run(tmp_path / "second", lift=0.2)
+    searches = json.loads((other / "explorer.json").read_text())
+    for query in searches["queries"]:
+        query["text"] = f"where to buy {query['id']}"
+    (other / "explorer.json").write_text(json.dumps(searches))
+    for number, each in enumerate((run, other)):
+        environment = json.loads((each / "env.json").read_text())
+        environment["data"] = {"judged queries": {"count": 12, "digest": f"{number}"}}
+        (each / "env.json").write_text(json.dumps(environment))
+    page = Reader(write_page(run, other))
+    listed = page.text.partition("Find a query")[2].partition("Queries won and lost")[0]
+    assert listed.count("what is <b>q3</b> & why") == listed.count("where to buy q3") == 1
+    first, second = (page.text.partition(f"Against BM25 of {name}")[2][:1500] for name in ("first", "second"))
+    assert "what is" in first.partition("Against")[0]
+    assert "where to buy" not in first.partition("Against")[0]
+    assert "where to buy" in second.partition("Against")[0]
+    assert "what is" not in second.partition("Against")[0]
+
+
+def test_two_runs_of_one_name_are_told_apart(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """`exp1/runs/splade` beside `exp2/runs/splade`; a run beside itself compares nothing."""
+    one, other = (new_run(tmp_path / name / "runs" / "splade") for name in ("exp1", "exp2"))
+    text = Reader(write_page(one, other)).text
+    assert "exp1/runs/splade" in text
+    assert "exp2/runs/splade, BM25" in text
+    with pytest.raises(ValueError, match=r"first and .*first are the same folder"):
+        write_page(run, tmp_path / "x" / ".." / "first")
+
+
+def test_a_page_goes_through_a_link(run: Path, tmp_path: Path) -> None:
+    """`--output /dev/stdout` must not put a file in its place."""
+    (tmp_path / "link.html").symlink_to(tmp_path / "place.html")
+    (tmp_path / "place.html").write_text("old")
+    write_page(run, output=tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    assert "<html" in (tmp_path / "place.html").read_text()
+
+
+def test_runs_without_values_of_queries_stand_side_by_side(
+    run: Path, new_run: NewRun, tmp_path: Path
+) -> None:
+    """Runs of STS and of several labels keep none, alone or beside a run of retrieval."""
+    one, two = (new_run(tmp_path / name) for name in ("nws", "sts"))
+    for folder in (one, two):
+        for file in folder.glob("*.scores.json"):
+            file.unlink()
+        (folder / "metrics.json").write_text(json.dumps({"trained": {"label_map": 0.5}}))
+    said = "The two runs are not compared, because both would have to keep their values of each query."
+    for pair in ((one, two), (one, run), (run, one)):
+        assert said in Reader(write_page(*pair)).text
+    (two / "metrics.json").unlink()
+    assert "The two runs cannot be compared before both have ended." in Reader(write_page(one, two)).text

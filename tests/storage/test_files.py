@@ -85,7 +85,8 @@ def test_text_goes_through_links_and_pipes(tmp_path: Path) -> None:
     write_text(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "place").read_text() == "new"
-    code = "from lexforge.storage.files import write_text; write_text('/dev/stdout', 'text')"
+    code = "from pathlib import Path; from lexforge.storage.files import check_output_file, write_text\n"
+    code += "check_output_file(Path('/dev/stdout')); write_text('/dev/stdout', 'text')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("text", "")
     assert names(tmp_path) == ["link", "place"]

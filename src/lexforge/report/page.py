@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from lexforge.report.training_charts import training_charts
 from lexforge.report.verdict import measure_table, sentences, versus
 from lexforge.runs import resume_command
 from lexforge.runs.run_directory import flat_settings
-from lexforge.storage.files import write_file
+from lexforge.storage.files import write_text
 
 TEMPLATE = Path(__file__).parent / "template"
 PAGE_FILE = "report.html"
@@ -60,16 +61,21 @@ def write_page(run: str | Path, other: str | Path | None = None, *, output: str 
 
     Raises:
         FileNotFoundError: If a folder holds neither the settings nor the log of a run.
-        ValueError: If a file of a run is damaged.
+        ValueError: If a file of a run is damaged, or both directories are the same.
     """
     folders = [Path(run), *([] if other is None else [Path(other)])]
-    names = [folder.resolve().name for folder in folders]
-    if len(set(names)) < len(names):  # two runs of one name are told apart by their parents
-        names = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
-    runs = [read_run_files(folder, name) for folder, name in zip(folders, names, strict=True)]
+    places = [folder.resolve().parts for folder in folders]
+    if len(set(places)) < len(places):
+        raise ValueError(f"a run is compared with another one; {run} and {other} are the same folder")
+    # Two runs of one name are told apart by their parents.
+    parts = next(n for n in count(1) if len({place[-n:] for place in places}) == len(places))
+    runs = [
+        read_run_files(folder, "/".join(place[-parts:]))
+        for folder, place in zip(folders, places, strict=True)
+    ]
     file = folders[0] / (PAGE_FILE if other is None else f"report-with-{folders[1].resolve().name}.html")
     file = file if output is None else Path(output)
-    write_file(file, _render(runs).encode())
+    write_text(file, _render(runs))
     return file
 
 
@@ -77,6 +83,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
     sampled = _sampled_queries(runs)
     headline, training = headline_chart(runs), training_charts(runs)
     compared, histograms = duels(runs, sampled), _histograms(runs)
+    queries = list(dict.fromkeys((query, text) for own in sampled for query, (_, text) in own.items()))
     charts = [*([headline] if headline else []), *training, *(duel.chart for duel in compared), *histograms]
     page = _template().render(
         nonce=secrets.token_urlsafe(24),
@@ -94,14 +101,14 @@ def _render(runs: Sequence[RunFiles]) -> str:
         training=training,
         duels=compared,
         histograms=histograms,
-        queries=[(query, text) for query, (_, text) in sampled.items()],
+        queries=queries,
         findings=[findings_of(run) for run in runs],
         settings=_side_by_side([_texts(run.config) for run in runs]),
         environment=_side_by_side([_texts(run.environment) for run in runs]),
         commands=[_commands(run) for run in runs],
         data={
             "charts": {chart.id: chart.item for chart in charts},
-            "queries": list(sampled),
+            "queries": queries,
             "measure": runs[0].headline,
             "systems": SYSTEM_NAMES,
             "runs": [{"name": run.name, **_searches(run)} for run in runs],
@@ -134,15 +141,19 @@ def _source(name: str) -> str:
     return (TEMPLATE / name).read_text(encoding="utf-8")
 
 
-def _sampled_queries(runs: Sequence[RunFiles]) -> dict[str, tuple[int, str]]:
-    """Id of each query whose texts the page has -> its place and its text."""
-    texts = {
-        query["id"]: query["text"]
-        for run in reversed(runs)
-        if run.searches
-        for query in run.searches["queries"]
-    }
-    return {query: (place, text) for place, (query, text) in enumerate(texts.items())}
+def _sampled_queries(runs: Sequence[RunFiles]) -> list[dict[str, tuple[int, str]]]:
+    """For each run, id of each query whose texts it has -> the place of the query on the page, and its text.
+
+    Two runs share a query where its id and its text are the same: other data may use the same ids.
+    """
+    places: dict[tuple[str, str], int] = {}
+    return [
+        {
+            query["id"]: (places.setdefault((query["id"], query["text"]), len(places)), query["text"])
+            for query in (run.searches["queries"] if run.searches else [])
+        }
+        for run in runs
+    ]
 
 
 def _searches(run: RunFiles) -> dict[str, Any]:

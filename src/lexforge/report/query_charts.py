@@ -31,12 +31,12 @@ class Duel:
     lost: list[tuple[int, str, str]]
 
 
-def duels(runs: Sequence[RunFiles], sampled: dict[str, tuple[int, str]]) -> list[Duel]:
+def duels(runs: Sequence[RunFiles], sampled: Sequence[dict[str, tuple[int, str]]]) -> list[Duel]:
     """Compare the trained model with BM25 and with the start, and the trained models of two runs.
 
     Args:
         runs: One run, or two to compare.
-        sampled: Id of a query whose texts the page has -> its place among them and its text.
+        sampled: For each run, id of a query whose texts the page has -> its place among them and its text.
 
     Returns:
         The comparisons for which the values of each query are there.
@@ -54,18 +54,19 @@ def duels(runs: Sequence[RunFiles], sampled: dict[str, tuple[int, str]]) -> list
                 (run.scores.get(system), run.scores.get(TRAINED)),
                 (SYSTEM_NAMES[system], SYSTEM_NAMES[TRAINED]),
             )
-            pairs.append((f"{system}-{place}", heading, *scores, names, comparison))
+            pairs.append((f"{system}-{place}", heading, *scores, names, comparison, sampled[place]))
     if len(runs) == 2 and not other_measurement(*runs):
         one, other = runs
         scores = one.scores.get(TRAINED), other.scores.get(TRAINED)
         names, comparison = (one.name, other.name), f"in {other.name} than in {one.name}"
-        pairs.insert(0, ("runs", f"{other.name} against {one.name}", *scores, names, comparison))
+        known = sampled[1] | sampled[0]
+        pairs.insert(0, ("runs", f"{other.name} against {one.name}", *scores, names, comparison, known))
     return [
         duel
-        for id, title, first, second, names, comparison in pairs
+        for id, title, first, second, names, comparison, known in pairs
         if first is not None
         and second is not None
-        and (duel := _duel(f"duel-{id}", title, first, second, names, comparison, measure, sampled))
+        and (duel := _duel(f"duel-{id}", title, first, second, names, comparison, measure, known))
     ]
 
 

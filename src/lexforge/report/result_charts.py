@@ -24,7 +24,7 @@ def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
         (
             system_name(run, system, runs),
             values[measure],
-            interval(run, system, measure) if system in run.scores else None,
+            interval(run, system, measure),
         )
         for run in runs
         for system, values in run.metrics.items()

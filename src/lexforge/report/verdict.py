@@ -98,8 +98,10 @@ def sentences(run: RunFiles) -> list[str]:
 
 def versus(first: RunFiles, second: RunFiles) -> str:
     """Compare the trained models of two runs in a sentence."""
+    if not (first.has_ended and second.has_ended):
+        return "The two runs cannot be compared before both have ended."
     if TRAINED not in first.scores or TRAINED not in second.scores:
-        return "The two runs cannot be compared query by query before both have ended."
+        return "The two runs are not compared, because both would have to keep their values of each query."
     measure = first.headline
     if differences := other_measurement(first, second):
         return f"The two runs are not compared, because they differ in {' and '.join(differences)}."
@@ -144,9 +146,8 @@ def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
             cells = []
             for key in keys:
                 cell = _cell(key, values[key]) if key in values else ""
-                if key == headline and system in run.scores:
-                    low, high = interval(run, system, key)
-                    cell += f" [{low:.3f}, {high:.3f}]"
+                if key == headline and (bounds := interval(run, system, key)):
+                    cell += f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"
                 cells.append(cell)
             rows.append((system_name(run, system, runs), cells))
     columns = [MEASURE_NAMES.get(key, key) for key in keys]
@@ -155,8 +156,13 @@ def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
     return MeasureTable(columns, rows)
 
 
-def interval(run: RunFiles, system: str, measure: str) -> tuple[float, float]:
-    """The 95 % confidence interval of a mean over queries, by Student's t, in the range of a measure."""
+def interval(run: RunFiles, system: str, measure: str) -> tuple[float, float] | None:
+    """The 95 % confidence interval of a mean over queries, by Student's t, in the range of a measure.
+
+    None where the run keeps no values of each query.
+    """
+    if system not in run.scores or measure not in run.scores[system].per_query:
+        return None
     from scipy import stats  # here, because it takes half a second to load
 
     values = list(run.scores[system].per_query[measure].values())

@@ -228,6 +228,8 @@ def check_output_file(path: Path, flag: str = "--output") -> None:
         IsADirectoryError: If it is a folder.
         OSError: If nothing can be written there.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return  # a pipe or a device such as /dev/stdout, into which `write_text` writes
     if not path.resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {path} does not exist")
     if path.is_dir():

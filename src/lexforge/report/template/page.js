@@ -134,11 +134,11 @@
     return make("div", "others", ...columns);
   }
 
-  function describe(run, id) {
+  function describe(run, id, text) {
     const query = run.searches[id];
     const part = make("div", "");
     if (data.runs.length > 1) part.append(make("h4", "", run.name));
-    if (!query) {
+    if (query?.text !== text) {
       part.append(make("p", "note", "This run has no such query in its sample."));
       return part;
     }
@@ -152,9 +152,8 @@
   }
 
   function show(place, jump) {
-    const id = data.queries[place];
-    const text = data.runs.map((run) => run.searches[id]).find(Boolean).text;
-    detail.replaceChildren(make("h3", "", text), ...data.runs.map((run) => describe(run, id)));
+    const [id, text] = data.queries[place];
+    detail.replaceChildren(make("h3", "", text), ...data.runs.map((run) => describe(run, id, text)));
     for (const pick of list.querySelectorAll("button")) {
       pick.setAttribute("aria-pressed", String(Number(pick.dataset.query) === place));
     }
@@ -176,7 +175,7 @@
     let shown = 0;
     for (const entry of list.children) {
       const place = Number(entry.firstElementChild.dataset.query);
-      entry.hidden = !`${data.queries[place]} ${entry.textContent}`.toLowerCase().includes(wanted);
+      entry.hidden = !`${data.queries[place][0]} ${entry.textContent}`.toLowerCase().includes(wanted);
       shown += entry.hidden ? 0 : 1;
     }
     document.getElementById("filter-count").textContent = wanted ? `${shown} found` : "";

@@ -55,7 +55,7 @@ class MilvusIndex(ServerIndex):
 
     Raises:
         ImportError: If the extra `milvus` is not installed.
-        ConnectionError: If no server answers, or the file cannot be opened.
+        ConnectionError: If no server answers, it refuses a request, or the file cannot be opened.
         FileNotFoundError: If the folder of the file does not exist.
         ValueError: If lexforge did not make the collection, it has another similarity than the argument says,
             or its build was interrupted.
@@ -165,8 +165,7 @@ class MilvusIndex(ServerIndex):
         """Send a request to the collection, and send it again while its failure may be temporary.
 
         Raises:
-            ConnectionError: If all attempts failed.
-            RuntimeError: If Milvus refuses the request.
+            ConnectionError: If all attempts failed, or Milvus refuses the request.
         """
         from grpc import RpcError
         from pymilvus.exceptions import MilvusException
@@ -176,7 +175,7 @@ class MilvusIndex(ServerIndex):
                 # Some clients connect at their first request only.
                 raise self._no_server(error) from error
             if not is_transient(error):
-                raise RuntimeError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
+                raise ConnectionError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
 
         send = partial(getattr(self.client, method), self.collection, timeout=TIMEOUT_S, **arguments)
         try:

@@ -50,7 +50,7 @@ class QdrantIndex(ServerIndex):
 
     Raises:
         ImportError: If the extra `qdrant` is not installed.
-        ConnectionError: If no server answers, or another process uses the folder.
+        ConnectionError: If no server answers, it refuses a request, or another process uses the folder.
         ValueError: If the uri is no such address, lexforge did not make the collection, it has another
             similarity than the argument says, or its build was interrupted.
     """
@@ -156,15 +156,14 @@ class QdrantIndex(ServerIndex):
         """Send a request to the collection, and send it again while its failure may be temporary.
 
         Raises:
-            ConnectionError: If all attempts failed.
-            RuntimeError: If Qdrant refuses the request.
+            ConnectionError: If all attempts failed, or Qdrant refuses the request.
         """
         from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
         def check(error: Exception) -> None:
             if isinstance(error, UnexpectedResponse) and error.status_code not in _BUSY:
                 text = " ".join(str(error).split())
-                raise RuntimeError(f"Qdrant at {self.uri} refused {method}: {text}") from error
+                raise ConnectionError(f"Qdrant at {self.uri} refused {method}: {text}") from error
 
         send = partial(getattr(self.client, method), self.collection, **arguments)
         failures = (
