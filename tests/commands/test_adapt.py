@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from lexforge.commands import adapt, search
 from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
-from lexforge.models import build_splade, scale_head
+from lexforge.models import build_lexical_backbone, build_splade, scale_head
 from lexforge.settings import ADAPT, PRESETS
 
 WORDS = "river bank flood bridge stone tower city road train sea island storm wind harbour ship".split()
@@ -206,6 +206,20 @@ def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_b
     assert all(name in logged for name in ("loss/infonce", "loss/distillation"))
     # Rows of four documents in batches of eight, of 40 passages: some repeat in every batch.
     assert "step 3 of 3" in logged
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_the_start_is_measured_as_it_was_saved(similarity: str, cfg, documents: Path, tmp_path: Path) -> None:
+    """A start with cosine was measured by the dot product, and what was kept had been measured by nobody."""
+    texts = [path.read_text() for path in sorted(documents.iterdir())]
+    backbone = build_lexical_backbone(texts, tmp_path / "backbone", max_seq_length=48)
+    saved = build_splade(str(backbone), max_seq_length=48, similarity=similarity, device="cpu")
+    saved.save_pretrained(str(tmp_path / "splade"))
+    model = build_splade(str(tmp_path / "splade"), max_seq_length=48, similarity="dot", device="cpu")
+    start = adapt.prepare_start(replace(cfg, model=str(tmp_path / "splade")), ADAPT, model, texts)
+    assert start.model is model
+    assert start.retriever.similarity_fn_name == similarity
+    assert (start.retriever is model) == (similarity == "dot")
 
 
 def test_the_lexical_backbone_trains_as_its_preset_says() -> None:

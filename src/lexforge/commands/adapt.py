@@ -205,7 +205,7 @@ def main(cfg: Config) -> None:
     terms = start.terms
     if cfg.document_terms is not None:
         terms = {"document_terms": cfg.document_terms}
-    elif start.retriever is model and not scratch:
+    elif not start.terms and not scratch:
         terms = {"document_terms": round(KEPT_TERMS * before["held_out"].sparsity["document_active_dims"])}
 
     # Rows. Teachers score the same candidates, and a row compares some of them over the range of the scores.
@@ -342,10 +342,15 @@ def prepare_start(
 ) -> Start:
     """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
 
-    A head that was not trained for SPLADE gets its scale here.
+    A head that was not trained for SPLADE gets its scale here. A SPLADE that was saved with cosine is adapted
+    by the dot product, and stays another retriever.
     """
-    if cfg.model == LEXICAL or models.head_is_trained(model, documents):
+    if cfg.model == LEXICAL:
         return Start(model, model, preset.loss, preset.finish, {})
+    if models.head_is_trained(model, documents):
+        saved = models.load_encoder(cfg.model, cfg.max_seq_length)
+        same = models.check_encoder(saved) == models.check_encoder(model)
+        return Start(model, model if same else saved, preset.loss, preset.finish, {})
     dense = models.model_type(models.checked_name(cfg.model)) == "dense"
     retriever = models.load_encoder(cfg.model, cfg.max_seq_length) if dense else None
     if START in cfg.teacher and retriever is None:

@@ -70,7 +70,7 @@ def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[Run]:
         search = searcher(cfg, str(cfg.model), miner.data)
         return negatives.rankings(search, miner.queries, cfg.rule.last_rank, show_progress_bar=True)
     run = evaluation.read_run_of_split(cfg.run, miner.data, cfg.split)
-    return [{query: run.get(query, {})} for query in miner.queries]
+    return [{query: run.get(query, {}) for query in miner.queries}]
 
 
 def scorer(cfg: Config, miner: negatives.NegativeMiner) -> Callable[[Any], Any] | None:
