@@ -75,6 +75,17 @@ def test_a_wrong_row_is_named_by_its_line(name: str, tmp_path: Path) -> None:
     assert str(raised.value).startswith(place.format(path))
 
 
+@pytest.mark.parametrize("name", ["a/log[1].csv", "a[1]/log.csv", "a/log[1].csv.gz", "a/l*?.jsonl"])
+def test_a_name_is_no_pattern(name: str, tmp_path: Path) -> None:
+    """Browsers name a second download `log[1].csv`; another file was read for it, or none was found."""
+    for other in ("log1.csv", "long.jsonl"):
+        write(tmp_path / "a" / other, "query,positive\nother,wrong\n")
+    json_lines = name.endswith("jsonl")
+    path = write(tmp_path / name, OBJECTS.splitlines()[0] if json_lines else "query,positive\nask,a text\n")
+    (found,) = load_training_data(str(path), []).training_rows()
+    assert found == {"anchor": "ask", "positive": "a text"}
+
+
 @pytest.mark.parametrize("header", [",query,positive", "query,positive,", "query,positive,,"])
 def test_a_column_without_a_name_is_left_alone(header: str, tmp_path: Path) -> None:
     """pandas writes its index so, and spreadsheets end their lines with a delimiter."""

@@ -9,6 +9,7 @@ encoding, files of tabs without a header, and .zst.
 from __future__ import annotations
 
 import csv
+import glob
 import hashlib
 import re
 import shutil
@@ -218,12 +219,11 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             that is known.
     """
     if READERS[ending(path)] == "parquet":
-        plain = _decompressed(path) if path.suffix == ".zst" else path
-        return Table(_load(path, "parquet", plain), Origin(str(path)))
+        return Table(_load(path, "parquet", _unpacked(path)), Origin(str(path)))
     form, found = _form(path, headers, options)
     table = None
     if form.encoding == UTF_8 and not (found and found.wrong) and not _first_row_is_wide(path, form):
-        plain = _decompressed(path) if path.suffix == ".zst" else path
+        plain = _unpacked(path)
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
         except DataError:
@@ -328,7 +328,7 @@ def _load(path: Path, reader: str, plain: Path, **options: Any) -> Dataset:
     """Open a file by `datasets`; `plain` is the file that is read, `path` the one that messages name."""
     import datasets
 
-    files = {"train": str(plain)}
+    files = {"train": glob.escape(str(plain))}  # `datasets` takes it for a pattern
     with silent("datasets"):  # it would also print the error that is raised
         loaded = load_by_datasets(str(path), datasets.load_dataset, reader, data_files=files, **options)
     if not len(loaded["train"]):
@@ -435,8 +435,14 @@ def _copy_of(path: Path, form: str, suffix: str) -> Path:
     return cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{suffix}"
 
 
-def _decompressed(path: Path) -> Path:
-    """Return a copy of a .zst file without compression, made once: `datasets` would need another package."""
+def _unpacked(path: Path) -> Path:
+    """Return a file that `datasets` can open: the file, or a copy without compression, made once.
+
+    It would need another package for .zst, and takes the name of a .gz for a part of an address, which may
+    hold no brackets.
+    """
+    if path.suffix != ".zst" and not (path.suffix == ".gz" and {*path.name} & {*"[]"}):
+        return path
     copy = _copy_of(path, "", ending(path))
     if not copy.is_file():
 
