@@ -344,6 +344,9 @@ def test_columns_of_documents_as_people_write_them(tmp_path: Path) -> None:
     library = load_library(str(file), SourceOptions(bad_rows="skip"))
     assert library.texts == {"3": "one", "5": "three"}
     assert library.notes[1:] == ["  blank ids: 1, namely row 2 (counted from 1)"]
+    Dataset.from_dict({"id": [2.0**60, 1.0], "text": ["one", "two"]}).to_parquet(str(file))
+    with pytest.raises(DataError, match=f"the id {2**60} may be rounded: write ids as texts"):
+        load_library(str(file))
     file = tmp_path / "x.jsonl"
     file.write_text('{"words": "one"}\n')
     with pytest.raises(DataError, match=r"expected a column of documents, named one of \['text', .*queries"):

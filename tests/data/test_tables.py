@@ -245,3 +245,21 @@ def test_texts_that_look_like_dates_stay_texts(name: str, tmp_path: Path) -> Non
     path = write(tmp_path / name, json.dumps(rows) if "array" in name else lines)
     found = load_documents(str(path))
     assert found == {"2021-01-00": "2020-12-30 the cat 0", "2021-01-01": "2020-12-31 the cat 1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("rows.jsonl", [2**63 + 1, 2**63 + 2, 1]),
+        ("rows.jsonl", [2**64 + 1, 2**64 + 2, "a"]),
+        ("array.json", [2**63 + 1, None, 2**63 + 2]),
+    ],
+)
+@needs_json
+def test_integers_beyond_64_bits_keep_their_digits(name: str, ids: list[object], tmp_path: Path) -> None:
+    """Hashes are such ids; `datasets` rounded them to floats, so that two of them became equal."""
+    rows = [{"id": key, "text": f"text {place}"} for place, key in enumerate(ids)]
+    path = tmp_path / name
+    path.write_text(json.dumps(rows) if name == "array.json" else "\n".join(map(json.dumps, rows)))
+    found = load_documents(str(path), SourceOptions(bad_rows="skip"))
+    assert found == {str(row["id"]): row["text"] for row in rows if row["id"] is not None}

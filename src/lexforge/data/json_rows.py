@@ -1,7 +1,8 @@
 """JSON objects as an Arrow file with one type a column, in whatever row a column or a type comes.
 
-`datasets` takes the columns and types of the first megabytes for those of a whole file, and a column of texts
-that look like dates for dates. Such files are written anew here, and a text stays the text that it is.
+`datasets` takes the columns and types of the first megabytes for those of a whole file, a column of texts
+that look like dates for dates, and integers beyond 64 bits for floats. Such files are written anew here: a
+text stays the text that it is, and an integer keeps its digits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from lexforge.common.types import DataError
 
 _NO_SPACE = re.compile(r"\S")
 _BATCH = 10_000  # objects in memory at a time
+ROUNDED = 2.0**53
+"""From here on a float may be an integer that was rounded."""
 
 
 def objects_of(text: str) -> Iterator[Any]:
@@ -45,13 +48,21 @@ def holds_dates(schema: pa.Schema | pa.DataType) -> bool:
     return any(pa.types.is_temporal(part.type) or holds_dates(part.type) for part in parts)
 
 
+def holds_rounded(columns: Iterable[pa.ChunkedArray]) -> bool:
+    """Return whether a column holds floats that may be integers which were rounded."""
+    import pyarrow.compute as pc
+
+    floats = (column for column in columns if pa.types.is_floating(column.type))
+    return any((pc.max(pc.abs(column)).as_py() or 0) >= ROUNDED for column in floats)
+
+
 def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Path) -> None:
     """Write objects to an Arrow file, which `datasets.Dataset.from_file` maps.
 
     Args:
         objects: Yields them; it is called twice, first for the types.
         place: The new file. A value that is missing is null. The values of a column of several types stay
-            what they are, by `datasets.Json`.
+            what they are, by `datasets.Json`, but for integers beyond 64 bits, which become texts.
 
     Raises:
         DataError: If there is such a column, and `datasets` is older than 4.7, which brought this type.
@@ -97,5 +108,7 @@ def _common_type(known: pa.DataType | None, values: list[Any]) -> pa.DataType | 
 
 def _column(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     if isinstance(arrow_type, pa.BaseExtensionType):  # that of `datasets.Json`
-        values = [None if value is None else json.dumps(value) for value in values]
+        # Its reader takes no integer beyond 64 bits.
+        cells = (str(cell) if isinstance(cell, int) and cell.bit_length() > 63 else cell for cell in values)
+        values = [None if cell is None else json.dumps(cell) for cell in cells]
     return pa.array(values, arrow_type)

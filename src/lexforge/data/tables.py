@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.json_rows import holds_dates, objects_of, write_objects
+from lexforge.data.json_rows import holds_dates, holds_rounded, objects_of, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
@@ -237,8 +237,9 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
                 raise  # no line is wrong
         else:
-            if not form.delimiter and holds_dates(rows.features.arrow_schema):
-                table = _with_texts_for_dates(path, form, faults)
+            changed = holds_dates(rows.features.arrow_schema) or holds_rounded(rows.data.columns)
+            if not form.delimiter and changed:
+                table = _with_own_values(path, form, faults)
             else:
                 table = Table(rows, Origin(str(path), form))
     if table is None:
@@ -370,13 +371,13 @@ def _first_row_is_wide(path: Path, form: TextForm) -> bool:
     return len(next(rows, [])) > len(form.header)
 
 
-def _with_texts_for_dates(path: Path, form: TextForm, faults: Faults) -> Table:
-    """Open a file of JSON in which `datasets` took texts for dates."""
+def _with_own_values(path: Path, form: TextForm, faults: Faults) -> Table:
+    """Open a file of JSON in which `datasets` took texts for dates, or large integers for floats."""
     import datasets
 
     if not _is_no_list_of_lines(path):
         return _readable_rows(path, form, faults, "")
-    copy = _copy_of(path, "dates", ".arrow")
+    copy = _copy_of(path, "values", ".arrow")
     if not copy.is_file():
         with whole_data(path), open_bytes(path) as stream:
             objects = list(objects_of(stream.read().decode("utf-8-sig")))  # `datasets` held them all too

@@ -18,6 +18,7 @@ from lexforge.data.columns import ANCHOR
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
+from lexforge.data.json_rows import ROUNDED
 from lexforge.data.lines import counted, require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
@@ -185,6 +186,9 @@ def _documents(
             where = origin.place(place)
             cells = {part: row[name] for part, name in columns.items() if not _is_missing(row[name])}
             key = _id_of(cells.get("id", "")) if "id" in columns else str(number)
+            if isinstance(cells.get("id"), float) and abs(cells["id"]) >= ROUNDED:
+                faults.bad("rounded ids", where, f"the id {key} may be rounded: write ids as texts", key)
+                continue
             if not key:
                 faults.bad("blank ids", where, "the id is blank")
                 continue
