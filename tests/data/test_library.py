@@ -353,6 +353,21 @@ def test_columns_of_documents_as_people_write_them(tmp_path: Path) -> None:
         load_library(str(file))
 
 
+def test_ids_and_texts_with_tabs_need_no_header(tmp_path: Path) -> None:
+    """MS MARCO's collection is such a file; its ids were taken for queries, and lost in silence."""
+    file = tmp_path / "passages.tsv"
+    file.write_text('7\tone "text"\n8\tanother\n')
+    library = load_library(str(file))
+    assert library.texts == load_documents(str(file)) == {"7": 'one "text"', "8": "another"}
+    assert library.notes == [f"{file} has no header: its columns were taken for ids and texts"]
+    for other in ("a query", "7"):
+        file.write_text(f"7\tone\n{other}\tanother\n")
+        library = load_library(str(file))
+        assert [*library.texts.values()] == ["one", "another"]
+        assert "7" not in library.texts
+        assert library.notes == [f"{file} has no header: its columns were taken for queries and answers"]
+
+
 def test_all_bad_documents_of_a_table_are_counted_at_once(tmp_path: Path) -> None:
     """One row a run was refused, whatever `--bad-rows` said, and good rows were not counted."""
     file = tmp_path / "x.jsonl"

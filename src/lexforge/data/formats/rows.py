@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from lexforge.common.types import DataError
-from lexforge.data.columns import ANCHOR
+from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
 from lexforge.data.json_rows import ROUNDED
 from lexforge.data.lines import counted, require_texts
-from lexforge.data.pair_data import PairData
+from lexforge.data.pair_data import PairData, TextColumn
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
@@ -106,6 +106,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     _refuse_texts_beside(Path(source))
     faults = Faults(source, options.bad_rows)
     found = tables(source, (*_headers(options), *_TEXTS), options, faults)
+    found = _with_names(found, faults)
     if _are_documents(found, options):
         return _documents(found, faults, notes)
     pairs = PairData.of_tables(source, found, options.columns, faults)
@@ -143,6 +144,34 @@ def _refuse_texts_beside(path: Path) -> None:
         f"{path} holds {table}, as a folder of rows does, and texts such as {text}: give the table itself, "
         "or a folder of one kind"
     )
+
+
+def _with_names(found: Mapping[str, Table], faults: Faults) -> dict[str, Table]:
+    """Name the columns of a file of tabs that has no header, and tell it.
+
+    Two columns hold ids and texts, as MS MARCO's `collection.tsv`, if each first cell is one word and stands
+    there once. Other columns hold queries and answers, as in training.
+    """
+    named = dict(found)
+    for split, (rows, origin) in found.items():
+        if origin.form is None or not origin.form.delimiter or origin.form.above:
+            continue
+        taken = "queries and answers"
+        if len(found) == 1 and rows.num_columns == 2 and _are_ids(TextColumn(rows, ANCHOR)):
+            taken = "ids and texts"
+            named[split] = Table(rows.rename_columns({ANCHOR: "id", POSITIVE: "text"}), origin)
+        faults.note(f"{origin.name} has no header: its columns were taken for {taken}")
+    return named
+
+
+def _are_ids(cells: Iterable[str]) -> bool:
+    """Return whether cells are words, each another one."""
+    known = set[str]()
+    for cell in cells:
+        if cell in known or cell.split() != [cell]:
+            return False
+        known.add(cell)
+    return True
 
 
 def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
