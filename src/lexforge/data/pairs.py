@@ -10,8 +10,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from lexforge.data.faults import BLANK, WRONG, Faults
 from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
 from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Table, find_column
+from lexforge.storage.files import cache_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -188,6 +190,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         remove_columns=rows.column_names,
         features=datasets.Features(features),
         desc=f"rows of {where}",
+        cache_file_name=_cache_file(rows, convert),
     )
     kept, identities = _kept(made, table, roles, width, faults)
     if len(kept) < len(made):
@@ -197,6 +200,19 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         else:
             made = made.select(kept)
     return made.remove_columns([_FAULT, _IDENTITY])
+
+
+def _cache_file(rows: Dataset, convert: Callable[..., Any]) -> str | None:
+    """Return the place for the converted rows of a folder of `save_to_disk`; None leaves it to `datasets`.
+
+    `datasets` would write them into that folder, which is the user's and may be read-only.
+    """
+    from datasets.fingerprint import update_fingerprint
+
+    files = rows.cache_files
+    if not files or not (Path(files[0]["filename"]).parent / "state.json").is_file():
+        return None
+    return str(cache_folder("tables") / f"{update_fingerprint(rows._fingerprint, convert, {})}.arrow")
 
 
 def _summed(made: Dataset, identities: NDArray[np.int64], kept: NDArray[np.int64]) -> list[float]:

@@ -67,6 +67,17 @@ def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
     assert sizes(tmp_path / "saved") == {"train": 12, "dev": 2}
 
 
+def test_nothing_is_written_into_a_saved_folder(tmp_path: Path) -> None:
+    """It is the user's, and a read-only one could not be trained on; the cache still knows other rows."""
+    for number in (12, 7):
+        saved = tmp_path / f"saved{number}"
+        datasets.Dataset.from_list(ROWS[:number]).save_to_disk(saved)
+        before = sorted(saved.iterdir())
+        assert sizes(saved) == sizes(saved) == {"train": number}
+        assert sorted(saved.iterdir()) == before
+    assert len([*(tmp_path / "cache" / "lexforge" / "tables").iterdir()]) == 2
+
+
 def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
     """Reading one of two shards would train on half of the data, silently."""
     for shard in ("train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"):
