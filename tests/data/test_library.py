@@ -353,6 +353,14 @@ def test_columns_of_documents_as_people_write_them(tmp_path: Path) -> None:
         load_library(str(file))
 
 
+def test_a_csv_file_of_texts_alone_needs_no_delimiter(tmp_path: Path) -> None:
+    """Its one name was refused for want of a delimiter, which the file does not need."""
+    file = tmp_path / "x.csv"
+    for name in ("text", '"Content"', "\ufeffbody"):
+        file.write_text(f'{name}\none\n"two, and\nthree"\n')
+        assert load_library(str(file)).texts == {"1": "one", "2": "two, and\nthree"}
+
+
 def test_ids_and_texts_with_tabs_need_no_header(tmp_path: Path) -> None:
     """MS MARCO's collection is such a file; its ids were taken for queries, and lost in silence."""
     file = tmp_path / "passages.tsv"

@@ -90,8 +90,9 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
 
     Args:
         path: A .csv, .tsv or JSON file.
-        headers: Column names that count as a header in a .tsv file. One of two or three columns whose first
-            line holds none of them has no header: it holds queries, positives and negatives.
+        headers: Column names that count as a header in a .tsv file, or alone in a .csv file. A .tsv file of
+            two or three columns whose first line holds none of them has no header: it holds queries,
+            positives and negatives.
         options: The delimiter and the encoding, where the user names them.
         encoding: The encoding that was found; "" takes that of the options, or UTF-8.
 
@@ -122,7 +123,7 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
         )
     tabs = ending(path) == ".tsv" and options.delimiter is None and separator is None
     found = separator[1] if separator is not None else "\t" if tabs else ""
-    delimiter = options.separator or found or _delimiter(where, first)
+    delimiter = options.separator or found or _delimiter(where, first, headers)
     form = TextForm(encoding, delimiter, not tabs, above=above)
     header = tuple(_cells(where, first, form.dialect))
     if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
@@ -145,9 +146,13 @@ def _cells(where: str, line: str, dialect: Mapping[str, Any]) -> list[str]:
         csv.field_size_limit(limit)
 
 
-def _delimiter(where: str, first: str) -> str:
-    """Return what stands between the names of the columns: the comma wherever there is one."""
-    if len(_cells(where, first, {})) > 1:
+def _delimiter(where: str, first: str, headers: Sequence[str]) -> str:
+    """Return what stands between the names of the columns: the comma wherever there is one.
+
+    Nothing does where the line is the name of one column, and the comma is as good as another.
+    """
+    names = _cells(where, first, {})
+    if len(names) > 1 or {names[0], names[0].strip().lower()} & {*headers}:
         return ","
     try:
         return csv.Sniffer().sniff(first, DELIMITERS).delimiter
