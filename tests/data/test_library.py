@@ -68,18 +68,14 @@ def test_formats_without_titles_give_blank_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_hub_set_gives_its_titles(own: bool, tmp_path: Path) -> None:
-    """Documents on the hub need neither queries nor judgements here."""
+    """Documents on the hub need neither queries nor judgements here, nor a configuration of their own."""
     folder = tmp_path / "hub"
     corpus(folder, {"_id": "a", "title": "T", "text": "body"}, name="corpus.jsonl")
     name = "corpus" if own else "default"
     (folder / "README.md").write_text(
         f"---\nconfigs:\n- config_name: {name}\n  data_files: corpus.jsonl\n---\n"
     )
-    if own:
-        assert load_library(f"hf:{folder}").passages == {"a": Passage("T", "body", "a")}
-    else:  # rows without a query
-        with pytest.raises(DataError, match="expected one anchor column"):
-            load_library(f"hf:{folder}")
+    assert load_library(f"hf:{folder}").passages == {"a": Passage("T", "body", "a")}
 
 
 def test_files_are_cut_and_what_was_left_out_is_told(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import record_parts
+from lexforge.data.formats.rows import titled_tables
 from lexforge.data.lines import check_grade
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import (
@@ -22,7 +23,6 @@ from lexforge.data.retrieval_data import (
     collect_judgements,
     collect_texts,
     join_titles,
-    untitled,
 )
 from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Origin, Table, load_by_datasets, named_tables
@@ -57,16 +57,13 @@ def open(
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the documents; those of rows have no titles. See `Format.titled`."""
+    """Yield the documents, of either layout; see `Format.titled`."""
     import datasets
 
     path, configuration = _parts(source)
     if configuration is None and CORPUS in load_by_datasets(path, datasets.get_dataset_config_names, path):
         return _records(f"{path} [{CORPUS}]", load_by_datasets(path, datasets.load_dataset, path, CORPUS))
-    faults = Faults(source, options.bad_rows)
-    pairs = PairData.of_tables(path, tables(source), options.columns, faults)
-    notes += faults.finish()
-    return untitled(source, pairs.retrieval().corpus)
+    return titled_tables(source, tables(source), options, Faults(source, options.bad_rows), notes)
 
 
 def tables(source: str) -> dict[str, Table]:

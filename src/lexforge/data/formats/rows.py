@@ -98,7 +98,7 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the documents; the positives and negatives of pairs have no titles. See `Format.titled`.
+    """Yield the documents; see `Format.titled`.
 
     Raises:
         DataError: If a folder holds texts beside the rows, which would be left out in silence.
@@ -106,6 +106,27 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     _refuse_texts_beside(Path(source))
     faults = Faults(source, options.bad_rows)
     found = tables(source, (*_headers(options), *_TEXTS), options, faults)
+    return titled_tables(source, found, options, faults, notes)
+
+
+def titled_tables(
+    source: str, found: Mapping[str, Table], options: SourceOptions, faults: Faults, notes: list[str]
+) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents of tables, wherever they come from: one a row, or those of pairs.
+
+    Args:
+        source: The name of the source.
+        found: Split -> table.
+        options: Names of columns.
+        faults: Counts the rows that cannot be used; it is finished here.
+        notes: What was left out is added here once all has been read.
+
+    Yields:
+        As `Format.titled`.
+
+    Raises:
+        DataError: If rows hold neither documents nor pairs, or if a row is bad and bad rows are refused.
+    """
     found = _with_names(found, faults)
     if _are_documents(found, options):
         return _documents(found, faults, notes)
