@@ -10,6 +10,7 @@ import pytest
 
 from lexforge.data import DataError, RetrievalData, load_sts
 from lexforge.data.sts import docstring_pairs
+from lexforge.settings import StsOptions
 
 
 def line(**changes: object) -> str:
@@ -51,6 +52,16 @@ def test_a_wrong_line_is_named(tmp_path: Path, content: str, message: str) -> No
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         load_sts(str(path))
+
+
+def test_a_split_of_bad_rows_alone_is_missing(tmp_path: Path) -> None:
+    """It was there without a row, and training ended with an error about a column."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(line() + line(score="high", split="dev"))
+    options = StsOptions(bad_rows="skip")
+    assert list(load_sts(str(path), None, options)) == ["train"]
+    with pytest.raises(ValueError, match=r"no split 'dev'; its splits are \['train'\]: --hold-out"):
+        load_sts(str(path), ["train", "dev"], options)
 
 
 def test_a_missing_file_says_what_is_expected(tmp_path: Path) -> None:

@@ -137,8 +137,9 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
             faults.bad(BLANK, where, "a sentence is blank")
             continue
         with faults.reading(where):
-            splits.setdefault(split, []).append(_pair(first, second, score))
-    if not any(splits.values()):
+            pair = _pair(first, second, score)
+            splits.setdefault(split, []).append(pair)  # a split of bad rows alone is missing
+    if not splits:
         faults.finish()
         raise DataError(f"{source} holds no pair of sentences")
     return splits
