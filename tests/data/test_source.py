@@ -126,6 +126,15 @@ def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
         check_source(name, ["train", "test"])
 
 
+def test_a_first_row_that_is_left_out_is_not_asked_for_columns(tmp_path: Path) -> None:
+    """The early check refused a file of JSON lines whose first row is bad, which the loader reads."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"query": "no answer"}\n{"query": "ask", "positive": "a text"}\n')
+    skip = SourceOptions(bad_rows="skip")
+    check_source(str(file), ["train"], skip)
+    assert len(load_training_data(str(file), [], skip).training_rows()) == 1
+
+
 MISTAKES = [
     (["--data", "rows.csv", "--query-column", "wrong"], "rows.csv: expected one anchor column out of"),
     (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),

@@ -106,7 +106,7 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
     Args:
         path: A file with an ending of `READERS`.
         headers: Column names that count as a header, as for `text_form`.
-        options: The delimiter and the encoding, where the user names them.
+        options: The delimiter and the encoding, where the user names them, and what becomes of bad rows.
 
     Returns:
         The names in the header of a CSV file, the schema of a parquet file or the first line of JSON lines;
@@ -122,7 +122,8 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
             if next(islice(text_records(path, form), form.above, None), None) is None:
                 raise DataError(f"{path} holds no row")
             return list(form.header)
-        if reader == "json" and options.encoding is None:
+        # Where bad rows are left out, the first line may be one of them, and tells nothing.
+        if reader == "json" and options.encoding is None and options.bad_rows == "fail":
             line = next((line for _, line in numbered_lines(path) if line.strip()), None)
             if line is None:
                 raise DataError(f"{path} holds no row: it is empty")
