@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 from warm_processes import WarmProcesses
 
 from lexforge.commands import encode, evaluate, index, search
+from lexforge.common.types import DataError
 from lexforge.corpus import indexing, open_index, read_source
 from lexforge.storage.manifest import write_manifest
 
@@ -189,6 +190,11 @@ def test_documents_come_and_go(tiny_checkpoint: Path, tmp_path: Path, capsys) ->
     assert "documents cut into" in out
     search.main(search.Config(where, "parse a tree", k=9))
     assert "tree.md  Trees parse a tree" in capsys.readouterr().out
+
+    rows = tmp_path / "rows.csv"
+    rows.write_text("title,text\nHash,key of a hash\n")
+    with pytest.raises(DataError, match=r"rows\.csv has no column of ids, so its rows would take the places"):
+        index.main(index.Config(where, add=str(rows)))
 
     (folder / "tree.md").write_text("# Trees\n\nhash of a node\n")
     (folder / "list.txt").unlink()

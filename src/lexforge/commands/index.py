@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import corpus, data, models, retrieval
 from lexforge.common.command_line import printable, refuse_unread
-from lexforge.common.types import Passage
+from lexforge.common.types import DataError, Passage
 from lexforge.settings import NO_PREFIX, IndexName, SourceOptions, server_options
 from lexforge.storage.files import check_new
 
@@ -115,6 +115,11 @@ def change(cfg: Config) -> None:
     name = cfg.model or corpus.model_of(cfg.output, source)
     model = models.load_encoder(name, source.max_seq_length)
     library = None if cfg.add is None else read_library(cfg.add, cfg.source, model)
+    if library is not None and library.numbered:
+        raise DataError(
+            f"{cfg.add} has no column of ids, so its rows would take the places of the documents 1, 2 and so "
+            "on of the index; add a column `id` that also tells them from those of other files"
+        )
     done = corpus.change_index(
         cfg.output,
         model,

@@ -29,12 +29,14 @@ class Library:
         documents: The ids of all documents that were read, also of those without a passage, because their
             texts are blank or repeat earlier ones.
         notes: What was left out, cut or guessed, one line each, with the number and up to three examples.
+        numbered: Whether documents without an id got their number, from 1, as those of other files do.
     """
 
     passages: dict[str, Passage]
     repeated: dict[str, Passage]
     documents: set[str]
     notes: list[str]
+    numbered: bool = False
 
     @property
     def texts(self) -> dict[str, str]:
@@ -89,7 +91,7 @@ def load_library(
     refuse_unread(options, ["weight_column"], "documents have none")
     records = detect(source).titled(source, options, notes)
     with Progress(None, "reading documents", show=show_progress_bar) as progress:
-        for block in _blocks(_checked(records, shelf.documents)):
+        for block in _blocks(_checked(records, shelf)):
             texts = [(title, text) for _, title, text in block]
             cut = [[Part(*each)] for each in texts] if cutter is None else cutter.cut(texts)
             for (key, title, _), parts in zip(block, cut, strict=True):
@@ -99,7 +101,7 @@ def load_library(
     notes += shelf.notes()
     if not shelf.passages:
         raise DataError("; ".join([f"{source} holds no text", *notes]))
-    return Library(shelf.passages, shelf.repeated, shelf.documents, notes)
+    return Library(shelf.passages, shelf.repeated, shelf.documents, notes, shelf.numbered)
 
 
 class _Shelf:
@@ -107,6 +109,7 @@ class _Shelf:
 
     def __init__(self, max_tokens: int | None, keep_all: bool) -> None:
         self.documents: set[str] = set()  # the ids of all
+        self.numbered = False
         self.passages: dict[str, Passage] = {}
         self.repeated: dict[str, Passage] = {}
         self._max_tokens = max_tokens
@@ -166,12 +169,14 @@ class _Shelf:
 
 
 def _checked(
-    records: Iterable[tuple[object, str, str, str]], known: set[str]
+    records: Iterable[tuple[object, str | int, str, str]], shelf: _Shelf
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield id, title and text of each record, and add the id to those that are known."""
-    for where, key, title, text in records:
-        check_new_id(where, key, known)
-        known.add(key)
+    """Yield id, title and text of each record, and add the id to those of the shelf."""
+    for where, found, title, text in records:
+        key = str(found)
+        check_new_id(where, key, shelf.documents)
+        shelf.documents.add(key)
+        shelf.numbered |= isinstance(found, int)
         yield key, stripped(title), stripped(text)
 
 

@@ -148,9 +148,9 @@ def sample_corpus(data: RetrievalData, documents: int | None, splits: Sequence[s
     return replace(data, corpus=corpus)
 
 
-def join_titles(records: Iterable[tuple[object, str, str, str]]) -> Iterator[tuple[object, str, str]]:
+def join_titles(records: Iterable[tuple[object, str | int, str, str]]) -> Iterator[tuple[object, str, str]]:
     """Yield (where it stands, id, title and text joined) for each record of `Format.titled`."""
-    return ((where, key, joined(title, text)) for where, key, title, text in records)
+    return ((where, str(key), joined(title, text)) for where, key, title, text in records)
 
 
 def untitled(source: str, texts: Mapping[str, str]) -> Iterator[tuple[object, str, str, str]]:

@@ -53,7 +53,7 @@ class Format(Protocol):
 
     def titled(
         self, source: str, options: SourceOptions, notes: list[str]
-    ) -> Iterator[tuple[object, str, str, str]]:
+    ) -> Iterator[tuple[object, str | int, str, str]]:
         """Yield the documents; queries and judgements in files of their own need not exist.
 
         Args:
@@ -62,8 +62,8 @@ class Format(Protocol):
             notes: What was left out or guessed is added here, one line each, once all has been read.
 
         Yields:
-            Where the document stands, for error messages; its id, which the caller checks; its title, which
-            is blank where the format has none; its text.
+            Where the document stands, for error messages; its id, which the caller checks, or its number if
+            it has none; its title, which is blank where the format has none; its text.
         """
 
 

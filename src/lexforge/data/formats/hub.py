@@ -56,7 +56,9 @@ def open(
     return PairData.of_tables(path, tables(source), options.columns, faults)
 
 
-def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+def titled(
+    source: str, options: SourceOptions, notes: list[str]
+) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield the documents, of either layout; see `Format.titled`."""
     import datasets
 

@@ -97,7 +97,9 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     return PairData.of_tables(source, found, options.columns, faults)
 
 
-def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+def titled(
+    source: str, options: SourceOptions, notes: list[str]
+) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield the documents; see `Format.titled`.
 
     Raises:
@@ -111,7 +113,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
 
 def titled_tables(
     source: str, found: Mapping[str, Table], options: SourceOptions, faults: Faults, notes: list[str]
-) -> Iterator[tuple[object, str, str, str]]:
+) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield the documents of tables, wherever they come from: one a row, or those of pairs.
 
     Args:
@@ -221,7 +223,7 @@ def _plain(name: str) -> str:
 
 def _documents(
     found: Mapping[str, Table], faults: Faults, notes: list[str]
-) -> Iterator[tuple[object, str, str, str]]:
+) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield where each row stands, its id (or its number, from 1), its title if it has one, and its text."""
     number, known = 0, set[str]()
     for rows, origin in found.values():
@@ -250,7 +252,7 @@ def _documents(
                 require_texts("", **texts)
                 known.add(key)
             if key in known:
-                yield where, key, texts["title"], texts["text"]
+                yield where, key if "id" in columns else number, texts["title"], texts["text"]
     notes += faults.finish()
 
 

@@ -37,8 +37,8 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
 
 def with_text(
-    records: Iterable[tuple[object, str, str, str]], notes: list[str]
-) -> Iterator[tuple[object, str, str, str]]:
+    records: Iterable[tuple[object, str | int, str, str]], notes: list[str]
+) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield the records of `titled` that say something, and note the ids of the others."""
     blank: list[str] = []
     for record in records:
@@ -46,7 +46,7 @@ def with_text(
         if title or body:
             yield record
         else:
-            blank.append(key)
+            blank.append(str(key))
     if blank:
         notes.append(f"files without text, which were left out: {counted(blank)}")
 
