@@ -321,8 +321,11 @@ def untaught(cfg: Config) -> Config:
 def may_go_untaught(cfg: Config) -> bool:
     """Return whether the loss can do without the teacher of the preset.
 
-    A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case.
+    A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case, and so
+    does one in which nothing else ranks.
     """
+    if not (cfg.loss.infonce_weight or cfg.loss.triplet_margin_weight):
+        return False
     return cfg.teacher is None and not untaught(cfg).loss.needs_teacher and not cfg.loss.phases
 
 

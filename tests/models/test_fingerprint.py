@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 
 from lexforge.models.fingerprint import fingerprint, text_digest
 
@@ -85,3 +87,18 @@ def test_texts_are_told_apart_from_their_joins() -> None:
     """Where one text ends is part of what they are."""
     digests = {text_digest(texts) for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["\ud800"])}
     assert len(digests) == 5
+
+
+def test_weights_that_no_vector_depends_on_do_not_count(tiny_dense, tmp_path) -> None:
+    """A checkpoint without those of its pooler gets random ones at each load, and its index found nothing."""
+    tiny_dense.save_pretrained(str(tmp_path))
+    file = next(tmp_path.rglob("model.safetensors"))
+    weights = {name: tensor for name, tensor in load_file(file).items() if "pooler." not in name}
+    save_file(weights, file, {"format": "pt"})
+    one, other = (SentenceTransformer(str(tmp_path), device="cpu") for _ in range(2))
+    poolers = [model[0].model.pooler.dense.weight for model in (one, other)]
+    assert not torch.equal(*poolers)
+    assert fingerprint(one) == fingerprint(other)
+    with torch.no_grad():
+        other[0].model.get_input_embeddings().weight[0] += 1
+    assert fingerprint(one) != fingerprint(other)

@@ -40,13 +40,16 @@ from lexforge.models import (
     build_splade,
     has_language_model_head,
     head_is_trained,
+    load_encoder,
     restrict_output_vocabulary,
     saved_prompt,
     scale_head,
     unfuse_splade_head,
     vocabulary_size,
 )
+from lexforge.models.fingerprint import fingerprint
 from lexforge.models.structure import splade_decoders
+from lexforge.runs.unused_parameters import unused_parameters
 from lexforge.sparsity import trim_documents
 from lexforge.training import SpladeTrainer, TrainingSettings
 
@@ -282,6 +285,10 @@ def test_a_dense_encoder_gives_its_transformer_and_its_prompts(tiny_checkpoint: 
     loaded = SparseEncoder(str(tmp_path / "sparse"), device="cpu")
     assert loaded.prompts["passage"] == loaded.prompts["document"] == "passage: "
     np.testing.assert_allclose(rows(loaded), rows(model), atol=1e-5)
+    # The pooler, which was not saved, would have other random weights each time, and no gradient.
+    one, other = (load_encoder(str(tmp_path / "sparse"), device="cpu") for _ in range(2))
+    assert fingerprint(one) == fingerprint(other)
+    assert unused_parameters(one) == []
 
 
 def test_a_dense_encoder_without_a_transformer_is_refused(tmp_path: Path, tiny_checkpoint: Path) -> None:

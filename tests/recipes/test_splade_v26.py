@@ -817,13 +817,24 @@ def test_bm25_teaches_where_it_ranks_better_or_is_named(
     assert f"| teacher | {'bm25' if teaches else 'none'} |" in card
 
 
-def test_bm25_stays_the_teacher_of_what_else_needs_one(beir: Path, tiny_checkpoint: Path) -> None:
-    """MarginMSE without a teacher would stop the run at its first step."""
+@pytest.mark.parametrize(
+    ("weights", "term"),
+    [
+        ({"margin_mse_weight": 0.1}, "margin_mse"),
+        ({"infonce_weight": 0.0, "flops_weight": 0.0, "minimum_activation_weight": 0.0}, "distillation"),
+    ],
+)
+def test_bm25_stays_the_teacher_of_what_needs_one(
+    beir: Path, tiny_checkpoint: Path, weights: dict[str, float], term: str
+) -> None:
+    """MarginMSE without a teacher would stop the run at its first step, and a loss in which nothing else
+    ranks would train on sparsity alone.
+    """
     ask(beir, [WORDS[(i + 4) % 8] for i in range(8)])  # BM25 finds the documents of other queries
-    settings = {"model": str(tiny_checkpoint), **of_preset("lexforge", margin_mse_weight=0.1)}
+    settings = {"model": str(tiny_checkpoint), **of_preset("lexforge", **weights)}
     recipe.main(config(beir, negatives="none", **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert state["log_history"][0]["loss/margin_mse"] > 0
+    assert state["log_history"][0][f"loss/{term}"] > 0
 
 
 def test_the_sparse_head_of_bge_m3_is_trained_from_its_folder(beir: Path, tiny_m3: Path) -> None:

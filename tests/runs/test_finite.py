@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from lexforge.runs import FiniteTraining, NonFiniteError
 from lexforge.runs.checkpoint_folders import last_checkpoint
-from lexforge.runs.finite import texts_of
+from lexforge.runs.finite import describe_rows, texts_of
 from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
@@ -229,3 +229,9 @@ def test_in_evaluation_nothing_is_saved(
 def test_texts_of_a_row() -> None:
     """Labels and numbers do not name a row."""
     assert texts_of({"anchor": "a", "label": [1.0, 2.0], "positive": "b", "n": 3}) == ("a", "b")
+
+
+def test_rows_without_texts_are_counted() -> None:
+    """Rows of images alone have none, and the message must not hide what became NaN."""
+    assert describe_rows([(), ()]) == "rows: 2 rows"
+    assert describe_rows([(), ("a text", "another")]) == "rows: 2 rows ('a text')"

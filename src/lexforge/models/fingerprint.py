@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from sentence_transformers.base.model import BaseModel
+from sentence_transformers.base.modules import Transformer
 
 from lexforge.common.text_identity import text_digest
 from lexforge.models.structure import layers_with_adapters
@@ -42,12 +43,33 @@ def fingerprint(model: BaseModel) -> str:
     names: dict[
         Any, str
     ] = {}  # where a tensor lies in memory -> its first name, so tied ones are hashed once
+    unread = _unread_weights(model)
     for name, tensor in model.state_dict().items():
+        if name.startswith(unread):
+            continue
         place = tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {names.get(place)}".encode())
         if names.setdefault(place, name) == name:
             digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def _unread_weights(model: BaseModel) -> tuple[str, ...]:
+    """Return how the names of weights begin on which no vector depends: those of poolers beside token states.
+
+    A checkpoint may lack them, and `transformers` then draws them at random each time that it loads it.
+    """
+    unread = []
+    for name, module in model.named_modules():
+        if isinstance(module, Transformer) and getattr(module.model, "pooler", None) is not None:
+            outputs = {each.get("method_output_name") for each in module.modality_config.values()}
+            if outputs == {"last_hidden_state"}:
+                unread += [
+                    f"{name}.{inner}."
+                    for inner, each in module.named_modules()
+                    if each is module.model.pooler
+                ]
+    return tuple(unread)
 
 
 def _adapters(model: BaseModel) -> list[dict[str, Any]]:

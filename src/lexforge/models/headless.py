@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.models.prompts import own_prompts
+from lexforge.models.token_weights import drop_pooler
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +122,8 @@ def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
 
 def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Module]:
     """The transformer, without its pooler, and a head made of its input embeddings."""
+    drop_pooler(transformer)
     model: Any = transformer.model
-    if getattr(model, "pooler", None) is not None:
-        model.pooler = None  # it reads the first token alone, and would get no gradient
     embeddings = model.get_input_embeddings().weight.detach().clone()  # [V, D]
     width = transformer.get_embedding_dimension()
     if embeddings.shape[1] != width:

@@ -151,7 +151,22 @@ def load_sparse_encoder(name: str, **options: Any) -> SparseEncoder:
         ValueError: If it names a module outside of sentence-transformers and this package.
     """
     own = {f"{TokenWeights.__module__}.{TokenWeights.__qualname__}": TokenWeights}  # as modules.json says it
-    return SparseEncoder._load_with_module_classes(name, own, **options)
+    model = SparseEncoder._load_with_module_classes(name, own, **options)
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            drop_pooler(module)
+    return model
+
+
+def drop_pooler(transformer: Transformer) -> None:
+    """Take the pooler out of the transformer of a sparse encoder, which reads the states of all tokens.
+
+    It would get no gradient, which several processes wait for. A model that was saved without it gets
+    random weights for it each time that `transformers` loads it.
+    """
+    model: Any = transformer.model
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
 
 
 def has_token_weights(name: str) -> bool:
@@ -183,9 +198,8 @@ def build_token_weights(name: str) -> tuple[list[nn.Module], dict[str, str]]:
     else:
         dense = SentenceTransformer(name, device="cpu")
         transformer, prompts = dense[0], own_prompts(dense)
+    drop_pooler(transformer)
     model: Any = transformer.model
-    if getattr(model, "pooler", None) is not None:
-        model.pooler.requires_grad_(False)  # no vector is made of it, so it would get no gradient
     tokenizer: Any = transformer.tokenizer
     sparse, vectors = (
         _linear_layer(name, file, model.config.hidden_size) for file in (SPARSE_FILE, VECTORS_FILE)

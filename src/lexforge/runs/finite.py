@@ -271,8 +271,10 @@ def describe_rows(rows: Sequence[Row], data: Any = None) -> str:
         return "rows that the data collator does not name"
     places = _places(rows, data)
     numbers = f" {', '.join(map(str, places))} of the training data" if places else f": {len(rows)} rows"
-    texts = ", ".join(repr(row[0][:SHOWN_LETTERS]) for row in rows[:SHOWN_ROWS])
-    return f"rows{numbers} ({texts}{', ...' if len(rows) > SHOWN_ROWS else ''})"
+    texts = [repr(row[0][:SHOWN_LETTERS]) for row in rows if row]  # a row of images alone has none
+    if not texts:
+        return f"rows{numbers}"
+    return f"rows{numbers} ({', '.join(texts[:SHOWN_ROWS])}{', ...' if len(texts) > SHOWN_ROWS else ''})"
 
 
 def _places(rows: Sequence[Row], data: Any) -> list[int]:
