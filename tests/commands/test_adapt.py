@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import PartialState
 from beir_folders import write_beir
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
@@ -19,6 +20,7 @@ from lexforge.commands import adapt, search
 from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
 from lexforge.models import build_lexical_backbone, build_splade, scale_head
+from lexforge.runs import Stages
 from lexforge.settings import ADAPT, PRESETS
 
 WORDS = "river bank flood bridge stone tower city road train sea island storm wind harbour ship".split()
@@ -162,6 +164,19 @@ def test_a_dense_model_gives_its_transformer_and_teaches(
     passages = open_index(cfg.output / "index")[2]
     assert {passage.document for passage in passages.values()} == {f"{number}.md" for number in range(40)}
     assert kept.max_seq_length == tiny_dense.max_seq_length
+
+
+def test_an_adapted_dense_model_is_searched(cfg, tiny_dense, tmp_path: Path, documents: Path, capsys) -> None:
+    """The index refused its own model, whose pooler had other random weights each time that it was loaded."""
+    tiny_dense.save_pretrained(str(tmp_path / "dense"))
+    cfg = replace(cfg, model=str(tmp_path / "dense"))
+    texts = [path.read_text() for path in documents.iterdir()]
+    model = build_splade(cfg.model, max_seq_length=48, device="cpu", texts=texts)
+    start = adapt.prepare_start(cfg, ADAPT, model, texts)
+    library = adapt.read_library(str(documents), cfg.source, model)
+    adapt.keep_and_index(cfg, start, library, Stages(PartialState()), better=True)
+    search.main(search.Config(cfg.output / "index", "river flood", k=2))
+    assert ".md  About" in capsys.readouterr().out
 
 
 def test_a_masked_language_model_is_held_against_bm25_and_adapted_in_any_case(
