@@ -301,7 +301,8 @@ def prepare_head(
     loss, finish, wanted = cfg.start.of_untrained_head(cfg.loss, cfg.finish, models.vocabulary_size(model))
     cfg = replace(cfg, loss=loss, finish=finish)
     if cfg.document_terms is None and cfg.query_terms is None:
-        if cfg.inference_free:  # queries that are looked up have one term per word
+        # Queries that are looked up have one term per word.
+        if cfg.inference_free or sparsity.looks_up_queries(model):
             wanted.pop("query_terms", None)
         cfg = replace(cfg, **wanted)
     process.print(
@@ -365,7 +366,7 @@ def prepare_terms(
         )
         unseen = (frequency == 0).nonzero()[0].tolist()
         models.restrict_output_vocabulary(model, [*terms.special_ids, *unseen])
-    if cfg.inference_free:
+    if cfg.inference_free and not sparsity.looks_up_queries(model):  # else the model has its table
         model = models.build_inference_free(model, terms.idf)
     return model, terms
 
@@ -540,7 +541,7 @@ def main(cfg: Config) -> None:
         teacher_similarity="cosine" if embeddings is None else embeddings.similarity,
     )
 
-    # Training. An inference-free model must be told which columns hold queries and which hold documents.
+    # Training. A model with a Router must be told which columns hold queries and which hold documents.
     stages.begin("train")
     train_dataset = data.rows_to_dataset(rows)
     kinds = {name: text_kind(name) for name in train_dataset.column_names}
@@ -560,7 +561,7 @@ def main(cfg: Config) -> None:
         **asdict(cfg.finish),
         **training.trainer_options(
             cfg,
-            router_mapping=kinds if cfg.inference_free else {},
+            router_mapping=kinds if models.has_router(model) else {},
             **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
         ),
     )

@@ -15,7 +15,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from lexforge.models import build_dense, build_splade
+from lexforge.models import build_dense, build_inference_free, build_splade, vocabulary_size
 from lexforge.models.lengths import own_length, own_width
 
 
@@ -47,6 +47,16 @@ def test_a_saved_encoder_has_what_it_was_saved_with(
         build_dense(tiny_checkpoint, max_seq_length=24, device="cpu").save_pretrained(folder)
         assert SentenceTransformer(folder, device="cpu").max_seq_length == 24
     assert own_length(folder) == 24
+
+
+def test_a_model_with_a_router_has_those_of_its_documents(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """An inference-free model is trained on with its own length, and the rate of its width: its queries are
+    looked up in a table, which has neither.
+    """
+    encoder = build_splade(tiny_checkpoint, max_seq_length=24, device="cpu")
+    build_inference_free(encoder, [1.0] * vocabulary_size(encoder)).save_pretrained(str(tmp_path))
+    assert own_length(str(tmp_path)) == 24
+    assert own_width(str(tmp_path)) == encoder[0].model.config.hidden_size
 
 
 def test_the_file_of_older_versions_is_read(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ from warm_processes import WarmProcesses
 
 from lexforge.data import digests, read_training_rows
 from lexforge.evaluation import read_scores
-from lexforge.models import TokenWeights, build_splade, load_encoder, scale_head
+from lexforge.models import (
+    TokenWeights,
+    build_inference_free,
+    build_splade,
+    load_encoder,
+    scale_head,
+    vocabulary_size,
+)
 from lexforge.report import diagnose, run_verdict
 from lexforge.retrieval import BM25Index
 from lexforge.settings import (
@@ -687,6 +694,23 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     assert routes["negative_1"] == "document"
     assert routes["anchor"] == "query"
     assert len(read_training_rows(beir.parent / "run" / "mined.jsonl")) == 8
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_an_inference_free_model_is_trained_on(beir: Path, tiny_checkpoint: Path, flag: bool) -> None:
+    """It failed only after everything before the first step, which may take hours. Its queries stay those of
+    the first run, and its documents learn.
+    """
+    encoder = build_splade(tiny_checkpoint, max_seq_length=16, device="cpu")
+    start = build_inference_free(encoder, [2.0] * vocabulary_size(encoder))
+    start.save_pretrained(str(beir.parent / "start"))
+    others = {"model": str(beir.parent / "start"), "max_seq_length": None, "train": TWO_ROWS}
+    recipe.main(config(beir, inference_free=flag, **others))
+    trained = SparseEncoder(str(beir.parent / "run" / "model"), device="cpu")
+    assert trained.max_seq_length == 16
+    for side, same in (("encode_query", True), ("encode_document", False)):
+        before, after = (getattr(model, side)("sort list").to_dense() for model in (start, trained))
+        assert torch.allclose(before, after, atol=1e-5) == same  # fused and plain sum in another order
 
 
 def test_a_resumed_run_trains_on_the_rows_that_were_mined(

@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import torch
-from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -19,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lexforge.common.device_memory import free_memory
 from lexforge.common.ranks import over_ranks
 from lexforge.losses.gradient_cache import Features, feature_rows
+from lexforge.models.structure import has_router
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class RowsThatFit:
         if widest > over_ranks(self._width, device, "MIN"):
             self._budget = self._budget or memory_for_activations(model, device)
             measured = [columns[widths.index(own)]]
-            if len(columns) > 1 and any(isinstance(module, Router) for module in model.modules()):
+            if len(columns) > 1 and has_router(model):
                 measured = [columns[0], columns[1 + widths[1:].index(max(widths[1:]))]]
             self._text = self._vector = self._shared = 0.0
             for column in measured:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lexforge.models.splade import build_splade
     from lexforge.models.structure import (
         embedding_dimension,
+        has_router,
         name_columns,
         special_token_ids,
         vocabulary_size,
@@ -53,6 +54,7 @@ __all__ = [
     "fuse_encoder",
     "fuse_splade_head",
     "has_language_model_head",
+    "has_router",
     "head_is_trained",
     "is_training",
     "load_encoder",

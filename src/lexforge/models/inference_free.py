@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lexforge.models.card import RetrieverCard
 from lexforge.models.prompts import saved_prompt
-from lexforge.models.structure import splade_transformers, vocabulary_size
+from lexforge.models.structure import has_router, splade_transformers, vocabulary_size
 
 
 def build_inference_free(
@@ -46,7 +46,7 @@ def build_inference_free(
     """
     transformer = splade_transformers(document_encoder)[0]
     modules = cast("list[Module]", list(document_encoder.children()))
-    if any(isinstance(module, Router) for module in modules):
+    if has_router(document_encoder):
         raise ValueError("the document encoder has a Router already; pass a symmetric SPLADE encoder")
     tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
     terms = vocabulary_size(document_encoder)

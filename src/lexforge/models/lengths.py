@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import torch
 from transformers import AutoConfig, AutoModel
 
@@ -22,8 +24,8 @@ def own_length(name: str) -> int | None:
         name: A folder or a hub name: a checkpoint of transformers, or a model of sentence-transformers.
 
     Returns:
-        The number of tokens, special tokens included; None where the files name none, such as those of a
-        model without position embeddings, or of one with a `Router`.
+        The number of tokens, special tokens included, for documents where a `Router` divides them from
+        queries; None where the files name none, such as those of a model without position embeddings.
 
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
@@ -68,7 +70,8 @@ def own_width(name: str) -> int | None:
         name: A folder or a hub name: a checkpoint of transformers, or a model of sentence-transformers.
 
     Returns:
-        The hidden size; None where the files name none, such as those of a model with a `Router`.
+        The hidden size, of the encoder of documents where a model has a `Router`; None where the files name
+        none.
 
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
@@ -85,4 +88,7 @@ def _transformer(name: str) -> tuple[str, str, str]:
     name = checked_name(name)
     modules = model_settings(name, "modules.json") or [{"path": ""}]
     folder = modules[0]["path"]  # the transformer is the first module
+    router = model_settings(name, str(PurePosixPath(folder, "router_config.json")))
+    if route := router.get("structure", {}).get("document"):  # queries may have no transformer
+        folder = str(PurePosixPath(folder, route[0]))
     return name, folder, f"{folder}/" if folder else ""

@@ -37,6 +37,18 @@ def module_sequences(model: SparseEncoder) -> list[list[nn.Module]]:
     return sequences
 
 
+def has_router(model: nn.Module) -> bool:
+    """Say whether queries and documents take different routes through a model.
+
+    Args:
+        model: An encoder, wrapped in DistributedDataParallel or not.
+
+    Returns:
+        Whether it has a `Router`.
+    """
+    return any(isinstance(module, Router) for module in model.modules())
+
+
 def splade_transformers(model: SparseEncoder) -> list[Transformer]:
     """Find the transformers of a sparse encoder: one, or those of the routes of its `Router`.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         check_terms_of_model,
         check_trimming,
         document_levels,
+        looks_up_queries,
         lower_to_level,
         trim_documents,
     )
@@ -29,6 +30,7 @@ __all__ = [
     "check_terms_of_model",
     "check_trimming",
     "document_levels",
+    "looks_up_queries",
     "lower_to_level",
     "mean_active_terms",
     "some_texts",
