@@ -503,6 +503,31 @@ def test_a_saved_prompt_is_no_part_of_a_text(model, side: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TOKENS)
+@pytest.mark.parametrize("prompt", [{}, {"prompt_length": 2}])
+def test_texts_without_padding_have_the_same_tokens(model, name: str, prompt: dict[str, int]) -> None:
+    """Flash attention takes the texts of a column as one row, without a mask. The oracle is the padded
+    column.
+    """
+    columns = [column | prompt for column in make_batch(model, 3, teacher=False)[0]]
+    rows, flat = embed(model, columns), []
+    for column in columns:
+        mask = column["attention_mask"].bool()
+        lengths = mask.sum(1)
+        flat.append(
+            prompt
+            | {
+                "input_ids": column["input_ids"][mask].unsqueeze(0),
+                "cu_seq_lens_q": torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(),
+                "max_length_q": int(lengths.max()),
+            }
+        )
+    loss = only(model, name)
+    found, expected = (loss.compute_loss(rows, features, None)[name] for features in (flat, columns))
+    assert expected != 0
+    close(found, expected)
+
+
+@pytest.mark.parametrize("name", OF_TOKENS)
 def test_embeddings_alone_lack_the_tokens(model, name: str) -> None:
     """The error says which terms need tokens, where another loss encodes."""
     rows = [torch.rand(2, 20) for _ in range(3)]

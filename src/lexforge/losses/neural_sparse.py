@@ -23,6 +23,7 @@ from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
 from lexforge.losses.similarity import paired_scores, scores_of_columns
 from lexforge.losses.triplet import triplet_margin
+from lexforge.models.fused import padded
 from lexforge.settings import SparseLossNumbers
 
 
@@ -363,16 +364,16 @@ def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:
             "which compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss "
             "itself"
         )
-    return [(column["input_ids"], _mask_without_prompt(column)) for column in features]
+    return [_tokens_without_prompt(column) for column in features]
 
 
-def _mask_without_prompt(column: Features) -> Tensor:
-    """The attention mask `[B, L]`, 0 also at the first tokens, which are the same prompt in every row."""
-    mask = column["attention_mask"]
+def _tokens_without_prompt(column: Features) -> tuple[Tensor, Tensor]:
+    """Token ids and mask `[B, L]`, 0 also at the first tokens, which are the same prompt in every row."""
+    ids, mask = padded(column, "input_ids")
     if "prompt_length" not in column:
-        return mask
+        return ids, mask
     # Counted over unmasked tokens, because a tokenizer may pad on the left.
-    return mask * (mask.cumsum(dim=1) > column["prompt_length"])
+    return ids, mask * (mask.cumsum(dim=1) > column["prompt_length"])
 
 
 def _active_dimensions(columns: list[Tensor]) -> Tensor:

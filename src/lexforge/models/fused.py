@@ -123,7 +123,7 @@ class _FusedPooling:
                 "the output embedding was replaced after fuse_splade_head (new tokens or an adapter): "
                 "call fuse_splade_head on the model again"
             )
-        hidden, attention_mask = _padded(features)
+        hidden, attention_mask = padded(features, "token_embeddings")
         double_log1p = self.pooling.activation_function == "log1p_relu"
         activations = splade_head(  # [B, V]
             hidden, decoder.weight, decoder.bias, attention_mask, double_log1p=double_log1p
@@ -142,17 +142,26 @@ def _is_traced() -> bool:
     return torch.jit.is_tracing() or exporting or torch.onnx.is_in_onnx_export()
 
 
-def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return states `[B, L, D]` and mask `[B, L]`; flash attention leaves the states flat, `[1, T, D]`."""
-    hidden = features["token_embeddings"]
+def padded(features: dict[str, Any], name: str) -> tuple[Tensor, Tensor]:
+    """Return a feature of the tokens of B texts with padding, which flash attention leaves out.
+
+    Args:
+        features: `name` and `attention_mask` `[B, L]`; or without padding `cu_seq_lens_q` `[B + 1]`, where
+            each text begins and ends, and `max_length_q`, the length of the longest.
+        name: Of the feature: `[B, L, ...]`, or without padding `[1, T, ...]`.
+
+    Returns:
+        The feature `[B, L, ...]`, and the mask `[B, L]`, 0 or False at padding.
+    """
+    values = features[name]
     if "cu_seq_lens_q" not in features:
-        return hidden, features["attention_mask"]
-    ends = features["cu_seq_lens_q"].to(hidden.device)  # [B + 1], of each text behind a 0
+        return values, features["attention_mask"]
+    ends = features["cu_seq_lens_q"].to(values.device)  # [B + 1], of each text behind a 0
     # The longest text comes as a number, so that nothing waits for the device.
-    positions = torch.arange(features["max_length_q"], device=hidden.device)  # [L]
+    positions = torch.arange(features["max_length_q"], device=values.device)  # [L]
     mask = positions < ends.diff().unsqueeze(1)  # [B, L]
     places = torch.where(mask, ends[:-1].unsqueeze(1) + positions, 0)  # [B, L], in the flat states
-    return hidden.squeeze(0)[places], mask
+    return values.squeeze(0)[places], mask
 
 
 def _pairs(model: SparseEncoder) -> Iterator[tuple[Transformer | Dense, SpladePooling]]:
