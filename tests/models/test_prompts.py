@@ -53,11 +53,15 @@ def test_the_saved_prompt_is_the_one_that_encoding_puts_first(
 
 
 def test_each_column_gets_the_prompt_of_its_kind(tiny_dense: SentenceTransformer) -> None:
-    """Pairs of sentences are neither queries nor documents: `model.encode` measures them."""
+    """Pairs of sentences are neither queries nor documents: `model.encode` measures them. A model whose
+    queries are trained without their prompt would be searched otherwise than it was trained.
+    """
     tiny_dense.prompts = {"query": "q ", "passage": "p ", "document": "", "task": "t "}
     tiny_dense.default_prompt_name = "task"
     columns = ["anchor", "positive", "negative_2", "text", "sentence1"]
     assert list(column_prompts(tiny_dense, columns).values()) == ["q ", "p ", "p ", "p ", "t "]
+    for columns in (["query", "document", "neg"], ["question", "answer", "hard_negative"]):
+        assert list(column_prompts(tiny_dense, columns).values()) == ["q ", "p ", "p "]
     tiny_dense.prompts = {}
     tiny_dense.default_prompt_name = None
     assert column_prompts(tiny_dense, columns) == {}

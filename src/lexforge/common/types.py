@@ -1,7 +1,8 @@
-"""The types that several subpackages exchange: runs, judgements, embeddings of texts, and errors of data."""
+"""What several subpackages exchange: runs, judgements, column names, embeddings of texts, errors of data."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
@@ -22,6 +23,12 @@ TextKind: TypeAlias = Literal["query", "document"]
 """What a text is to a search; models may encode the two kinds differently."""
 
 TEXT_KINDS: tuple[TextKind, ...] = ("query", "document")
+
+# The usual names of the columns of rows, which reading and training recognise alike.
+QUERY_COLUMNS = ("anchor", "query", "question")
+POSITIVE_COLUMNS = ("positive", "positives", "pos", "document", "passage", "answer")
+NEGATIVE_COLUMN = re.compile(r"(hard_)?(negs?(_?\d+)?|negative(?!.*_(id|label|rank|score|title)s?$).*)")
+"""`neg`, `neg_1` and whatever begins with `negative`, such as `negative_passage`, but for what is no text."""
 
 
 class Embeddings(Protocol):

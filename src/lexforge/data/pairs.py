@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.text_identity import text_identity
-from lexforge.common.types import DataError
+from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, DataError
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.faults import BLANK, WRONG, Faults
 from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
@@ -35,8 +34,8 @@ logger = logging.getLogger(__name__)
 NEGATIVE, SCORES, WEIGHT = "negative", "scores", "weight"
 # The usual names of the columns; a name that the user gives replaces them.
 ALIASES: dict[str, tuple[str, ...]] = {
-    ANCHOR: ("anchor", "query", "question"),
-    POSITIVE: ("positive", "positives", "pos", "document", "passage", "answer"),
+    ANCHOR: QUERY_COLUMNS,
+    POSITIVE: POSITIVE_COLUMNS,
     SCORES: ("label", "labels", "score", "scores", "margin"),
 }
 SOURCE_ROW = "source_row"
@@ -46,8 +45,6 @@ IDENTICAL = "query and text identical"
 WRONG_WEIGHTS = "wrong weights, never drawn"
 _FAULTS = (BLANK, IDENTICAL, WRONG, WRONG_WEIGHTS)
 _ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which nothing else is wrong
-# `neg`, `neg_1` and whatever begins with `negative`, such as `negative_passage`, but for what is no text.
-_NEGATIVE = re.compile(r"(hard_)?(negs?(_?\d+)?|negative(?!.*_(id|label|rank|score|title)s?$).*)")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
 _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
@@ -108,7 +105,7 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
             raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
         negatives: tuple[str, ...] = (columns[NEGATIVE],)
     else:
-        negatives = tuple(name for name in names if _NEGATIVE.fullmatch(name))
+        negatives = tuple(name for name in names if NEGATIVE_COLUMN.fullmatch(name))
     if columns.get(SCORES) == "":
         return Roles(anchor, positive, negatives, weight=weight)
     if SCORES in columns:

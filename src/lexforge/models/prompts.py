@@ -8,7 +8,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.common.types import TextKind
+from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, TextKind
 
 # The names under which models save the prompt of their documents; sentence-transformers knows the same three.
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
@@ -76,8 +76,9 @@ def column_prompts(model: SentenceTransformer | SparseEncoder, columns: Iterable
 
     Args:
         model: The encoder to train.
-        columns: Names of text columns: `anchor` holds queries; `positive`, `negative_1` .. `negative_n` and
-            `text` hold documents. Any other column, such as `sentence1`, gets the model's default prompt, as
+        columns: Names of text columns. The usual ones are recognised: `anchor`, `query` and `question` hold
+            queries, and `positive`, `document`, `passage`, `answer`, `text`, `negative_1` and the like hold
+            documents. Any other column, such as `sentence1`, gets the model's default prompt, as
             `model.encode` does.
 
     Returns:
@@ -88,6 +89,7 @@ def column_prompts(model: SentenceTransformer | SparseEncoder, columns: Iterable
 
 
 def _column_kind(column: str) -> TextKind | None:
-    if column == "anchor":
+    if column in QUERY_COLUMNS:
         return "query"
-    return "document" if column in ("positive", "text") or column.startswith("negative") else None
+    found = column in (*POSITIVE_COLUMNS, "text") or NEGATIVE_COLUMN.fullmatch(column)
+    return "document" if found else None
