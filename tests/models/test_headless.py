@@ -15,6 +15,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from transformers import (
+    AutoModel,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
@@ -285,7 +286,9 @@ def test_a_dense_encoder_gives_its_transformer_and_its_prompts(tiny_checkpoint: 
     loaded = SparseEncoder(str(tmp_path / "sparse"), device="cpu")
     assert loaded.prompts["passage"] == loaded.prompts["document"] == "passage: "
     np.testing.assert_allclose(rows(loaded), rows(model), atol=1e-5)
-    # The pooler, which was not saved, would have other random weights each time, and no gradient.
+    # A pooler that was not saved has other random weights at each load, with a warning, and no gradient.
+    report = AutoModel.from_pretrained(tmp_path / "sparse", output_loading_info=True)[1]
+    assert not report["missing_keys"]
     one, other = (load_encoder(str(tmp_path / "sparse"), device="cpu") for _ in range(2))
     assert fingerprint(one) == fingerprint(other)
     assert unused_parameters(one) == []

@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.models.prompts import own_prompts
-from lexforge.models.token_weights import drop_pooler
+from lexforge.models.token_weights import freeze_pooler
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
 
 
 def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Module]:
-    """The transformer, without its pooler, and a head made of its input embeddings."""
-    drop_pooler(transformer)
+    """The transformer, with its pooler at rest, and a head made of its input embeddings."""
+    freeze_pooler(transformer)
     model: Any = transformer.model
     embeddings = model.get_input_embeddings().weight.detach().clone()  # [V, D]
     width = transformer.get_embedding_dimension()

@@ -154,19 +154,19 @@ def load_sparse_encoder(name: str, **options: Any) -> SparseEncoder:
     model = SparseEncoder._load_with_module_classes(name, own, **options)
     for module in model.modules():
         if isinstance(module, Transformer):
-            drop_pooler(module)
+            freeze_pooler(module)
     return model
 
 
-def drop_pooler(transformer: Transformer) -> None:
-    """Take the pooler out of the transformer of a sparse encoder, which reads the states of all tokens.
+def freeze_pooler(transformer: Transformer) -> None:
+    """Leave the pooler of a sparse encoder out of its training: no vector is made of it.
 
-    It would get no gradient, which several processes wait for. A model that was saved without it gets
-    random weights for it each time that `transformers` loads it.
+    It would get no gradient, which several processes wait for. It is saved all the same, because
+    `transformers` warns of a model that lacks it.
     """
     model: Any = transformer.model
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None
+        model.pooler.requires_grad_(False)
 
 
 def has_token_weights(name: str) -> bool:
@@ -198,7 +198,7 @@ def build_token_weights(name: str) -> tuple[list[nn.Module], dict[str, str]]:
     else:
         dense = SentenceTransformer(name, device="cpu")
         transformer, prompts = dense[0], own_prompts(dense)
-    drop_pooler(transformer)
+    freeze_pooler(transformer)
     model: Any = transformer.model
     tokenizer: Any = transformer.tokenizer
     sparse, vectors = (
