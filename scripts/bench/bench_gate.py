@@ -1,7 +1,7 @@
 """What the gate of `lexforge adapt` says of models that it did not make, beside the judged queries.
 
     python scripts/bench/bench_gate.py --data ../shared/data --start ../shared/models/splade-tiny \
-        --sets cranfield cacm npl msmarco-dl19-sub --models NAME=PATH ...
+        --sets cacm cranfield --models rival-of-scifact=runs/presets/DIR/scifact/plain-1/run/model ...
 
 An adaptation that does harm is rare, so its gate is tried on other models here: those that `bench_presets.py`
 trained on one collection, on the documents of another one. The queries that are held out are those that

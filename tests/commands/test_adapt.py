@@ -230,7 +230,7 @@ def test_the_start_is_measured_as_it_was_saved(similarity: str, cfg, documents: 
     backbone = build_lexical_backbone(texts, tmp_path / "backbone", max_seq_length=48)
     saved = build_splade(str(backbone), max_seq_length=48, similarity=similarity, device="cpu")
     saved.save_pretrained(str(tmp_path / "splade"))
-    model = build_splade(str(tmp_path / "splade"), max_seq_length=48, similarity="dot", device="cpu")
+    model = build_splade(str(tmp_path / "splade"), max_seq_length=48, device="cpu")
     start = adapt.prepare_start(replace(cfg, model=str(tmp_path / "splade")), ADAPT, model, texts)
     assert start.model is model
     assert start.retriever.similarity_fn_name == similarity

@@ -25,7 +25,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -187,7 +186,7 @@ def main(cfg: Config) -> None:
     preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
 
     # Encoder and documents, of which a large collection gives a sample.
-    model, library = read_documents(cfg, preset, process, stages)
+    model, library = read_documents(cfg, process, stages)
     passages = sampled(library.passages, cfg.sample, seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
@@ -305,7 +304,7 @@ def check(cfg: Config) -> None:
 
 
 def read_documents(
-    cfg: Config, preset: Preset, process: PartialState, stages: runs.Stages
+    cfg: Config, process: PartialState, stages: runs.Stages
 ) -> tuple[SparseEncoder, data.Library]:
     """Load or build the encoder, and read the documents.
 
@@ -321,8 +320,7 @@ def read_documents(
         stages.begin("read the documents")
         whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
         claim(cfg, whole)
-    build = partial(models.build_splade, similarity=preset.loss.similarity)
-    model = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, build)
+    model = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, models.build_splade)
     for line in training.case_notes(model):
         print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
@@ -345,12 +343,12 @@ def prepare_start(
     A head that was not trained for SPLADE gets its scale here. A SPLADE that was saved with cosine is adapted
     by the dot product, and stays another retriever.
     """
-    if cfg.model == LEXICAL:
-        return Start(model, model, preset.loss, preset.finish, {})
-    if models.head_is_trained(model, documents):
-        saved = models.load_encoder(cfg.model, cfg.max_seq_length)
-        same = models.check_encoder(saved) == models.check_encoder(model)
-        return Start(model, model if same else saved, preset.loss, preset.finish, {})
+    if cfg.model == LEXICAL or models.head_is_trained(model, documents):
+        saved: SparseEncoder | SentenceTransformer = model
+        if models.check_encoder(model) != preset.loss.similarity:
+            saved = models.load_encoder(cfg.model, cfg.max_seq_length)
+            model.similarity_fn_name = preset.loss.similarity
+        return Start(model, saved, preset.loss, preset.finish, {})
     dense = models.model_type(models.checked_name(cfg.model)) == "dense"
     retriever = models.load_encoder(cfg.model, cfg.max_seq_length) if dense else None
     if START in cfg.teacher and retriever is None:

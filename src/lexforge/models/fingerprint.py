@@ -59,17 +59,14 @@ def _unread_weights(model: BaseModel) -> tuple[str, ...]:
 
     A checkpoint may lack them, and `transformers` then draws them at random each time that it loads it.
     """
-    unread = []
-    for name, module in model.named_modules():
-        if isinstance(module, Transformer) and getattr(module.model, "pooler", None) is not None:
-            outputs = {each.get("method_output_name") for each in module.modality_config.values()}
-            if outputs == {"last_hidden_state"}:
-                unread += [
-                    f"{name}.{inner}."
-                    for inner, each in module.named_modules()
-                    if each is module.model.pooler
-                ]
-    return tuple(unread)
+    transformers = [module for module in model.modules() if isinstance(module, Transformer)]
+    poolers = [getattr(each.model, "pooler", None) for each in transformers if _gives_token_states(each)]
+    return tuple(f"{name}." for name, part in model.named_modules() if any(part is one for one in poolers))
+
+
+def _gives_token_states(transformer: Transformer) -> bool:
+    outputs = {each.get("method_output_name") for each in transformer.modality_config.values()}
+    return outputs == {"last_hidden_state"}
 
 
 def _adapters(model: BaseModel) -> list[dict[str, Any]]:
