@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import torch
 from accelerate import PartialState
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
@@ -95,8 +96,10 @@ def check_optimizer(name: str) -> None:
     known = [one.value for one in OptimizerNames]
     if name not in known:
         raise ValueError(f"optim must be one of {known}; received {name!r}")
-    # The Trainer looks for it when the first step is near, after everything was measured.
-    Trainer.get_optimizer_cls_and_kwargs(TrainingArguments("unused", optim=name, report_to=[]))
+    # The Trainer looks for it when the first step is near, after everything was measured. Arguments that want
+    # another device than those of the run would part the ranks.
+    cpu = not torch.accelerator.is_available()
+    Trainer.get_optimizer_cls_and_kwargs(TrainingArguments("unused", optim=name, report_to=[], use_cpu=cpu))
 
 
 def check_trackers(names: Sequence[str]) -> None:
