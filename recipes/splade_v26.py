@@ -279,7 +279,8 @@ def make_rows(
     if taught and cfg.teacher_scores is None:
         rows = teachers.without_single_scores(rows, teacher_of(cfg), say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    teachers.check_taught_rows(cfg.teacher, rows, needed=taught, cache=cfg.teacher_cache, mined=mined)
+    cache = cfg.teacher_cache if plan is None else plan.cfg.teacher_cache  # that of a plan is its own
+    teachers.check_taught_rows(cfg.teacher, rows, needed=taught, cache=cache, mined=mined)
     if not mined:
         training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     return (rows if plan is None else plan.some(rows)), negatives_from

@@ -122,6 +122,8 @@ def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
     check_source(str(source), ["train", "test"], SourceOptions(None, "frage", "antwort"))
     (tmp_path / "array.json").write_text(json.dumps(ROWS))
     check_source(str(tmp_path / "array.json"), ["train"], COLUMNS)
+    late = write_rows(tmp_path / "late.jsonl", [*ROWS, *(row | {"split": "test"} for row in ROWS)])
+    check_source(str(late), ["train", "test"], COLUMNS)  # the first rows leave the column out
     for name in ("docstrings", "hf:organisation/name"):
         check_source(name, ["train", "test"])
 

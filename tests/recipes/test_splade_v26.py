@@ -260,6 +260,9 @@ def test_precomputed_scores_take_the_place_of_a_teacher(
     rows = rows_of_run(config(beir, model=str(tiny_checkpoint), **others), trains=True)
     assert [row["label"] for row in rows] == [[0.9, 0.1]] * 8
     assert "] load the teacher\n" not in capsys.readouterr().out
+    others |= {"plan": True, "teacher_cache": None}
+    recipe.main(config(beir, model=str(tiny_checkpoint), **others))
+    assert "\nseconds per step " in capsys.readouterr().out
 
 
 def test_rows_with_scores_need_no_teacher(

@@ -19,7 +19,7 @@ from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
 from lexforge.data.json_rows import ROUNDED
-from lexforge.data.lines import counted, require_texts
+from lexforge.data.lines import NotDecodable, counted, numbered_lines, require_texts
 from lexforge.data.pair_data import PairData, TextColumn
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
@@ -148,9 +148,19 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
         if not names:
             return None
         find_roles(str(file), names, columns_of_split(split, options.columns))
-        if file == path and SPLIT in names:
+        if file == path and (SPLIT in names or _has_split_below(file)):
             return None  # the rows name the splits
     return list(files)
+
+
+def _has_split_below(file: Path) -> bool:
+    """Return whether JSON lines may name a split behind the first one, whose row leaves that column out."""
+    if READERS[ending(file)] != "json":
+        return False
+    try:
+        return any(f'"{SPLIT}"' in line for _, line in numbered_lines(file))
+    except NotDecodable:
+        return True  # the loader knows more encodings
 
 
 def _refuse_texts_beside(path: Path) -> None:
