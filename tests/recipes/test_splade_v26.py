@@ -184,7 +184,7 @@ def test_a_checkpoint_in_half_precision_is_trained_in_float32(
 
 
 def test_two_ranks_are_one_run(warm: WarmProcesses, beir: Path) -> None:
-    """On CPUs, ranks that do not find each other would build two backbones and train them into one directory."""
+    """On CPUs, ranks that do not find each other would build and train two models in one directory."""
     run = beir.parent / "run"
     arguments = ["--data", str(beir), "--output-dir", str(run)]
     arguments += ["--steps", "2", "--batch-size", "2", "--max-seq-length", "16", "--preset", "plain"]

@@ -9,6 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, TrainingSettings
     from lexforge.training.any_loss import check_full_batch
+    from lexforge.training.batch_samplers import weighted_batches
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.plan import Plan
     from lexforge.training.recipe import (
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     )
     from lexforge.training.recipe_terms import Terms, case_notes
     from lexforge.training.trainer import DenseTrainer, SpladeTrainer, check_training_length
-    from lexforge.training.weighted_sampler import weighted_batches
 
 __all__ = [
     "PRESETS",

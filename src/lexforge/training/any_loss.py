@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,9 @@ from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_models, loss_
 from lexforge.models.structure import checkpoint_layers, set_dropout
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
+from lexforge.training.batch_samplers import FullEpochs, WeightedBatchSampler
 from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
 from lexforge.training.precision import EncoderPrecision, widen_products
-from lexforge.training.weighted_sampler import WeightedBatchSampler
 
 Losses = nn.Module | Mapping[str, nn.Module] | None
 logger = logging.getLogger(__name__)
@@ -154,6 +154,13 @@ class AnyLossTraining(BaseTrainer):
             )
         return batches
 
+    def get_batch_sampler(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """The sampler that the arguments name; that without duplicates keeps the length it promises."""
+        hashed = {BatchSamplers.NO_DUPLICATES: False, BatchSamplers.NO_DUPLICATES_HASHED: True}
+        if self.args.batch_sampler not in hashed or not isinstance(dataset, Sized):
+            return super().get_batch_sampler(dataset, *args, **kwargs)
+        return FullEpochs(dataset, *args, precompute_hashes=hashed[self.args.batch_sampler], **kwargs)
+
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
         """The batches of an evaluation, which know no weights of the training rows."""
         with self._unweighted_batches():
@@ -207,8 +214,7 @@ class AnyLossTraining(BaseTrainer):
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
             logger.warning(
                 f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
-                "fewer batches than its length promised (before sentence-transformers 6.2, no_duplicates "
-                "does so where rows share a text). Upgrade, lower the batch size or ask for more steps"
+                "fewer batches than its length promised. Lower the batch size or ask for more steps"
             )
         return output
 

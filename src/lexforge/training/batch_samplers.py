@@ -1,9 +1,11 @@
-"""Batches of rows that are drawn in proportion to their weights, such as counts of clicks."""
+"""Batches without a repeated text: as many as an epoch promises, and of rows drawn by weight."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,36 @@ from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicates
 if TYPE_CHECKING:
     from datasets import Dataset
 
+# The order of the k-th further pass of an epoch is that of the epoch so many times k later.
+_FURTHER = 1_000_000
+
+
+class FullEpochs(NoDuplicatesBatchSampler):
+    """Batches that hold no text twice, in as many passes over the rows as the promised number of them takes.
+
+    Where many rows share a text, such as the answer of most questions, one pass yields fewer batches than
+    `len` says. The parent adds two passes at most, and the epoch then ends early (in version 6.0 after the
+    first one). A training would end before its last step, without a checkpoint there, and a resumed one would
+    go on at another place. Only a pass that yields nothing ends such an epoch early. The arguments are those
+    of the parent.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the places of the rows of each batch of the epoch."""
+        one = copy(self)  # has another epoch in each pass
+        missing = len(self)
+        for further in count():
+            one.set_epoch(self.epoch + further * _FURTHER)
+            taken = 0
+            for batch in NoDuplicatesBatchSampler.__iter__(one):
+                yield batch
+                taken += 1
+                if further and taken == missing:
+                    return
+            missing -= taken
+            if missing <= 0 or not taken:
+                return
+
 
 class WeightedBatchSampler(DefaultBatchSampler):
     """Draws as many rows per epoch as there are, in proportion to their weights, and makes batches of them.
@@ -22,7 +54,7 @@ class WeightedBatchSampler(DefaultBatchSampler):
     of a small weight is left out of some epochs. The draw follows from the seed and the epoch alone: it is
     the same on all ranks and in a resumed run. No batch holds a text twice, so a row stands in a batch at
     most once, however much it weighs. Where one row weighs so much that the others do not fill the batches,
-    sentence-transformers says so, and takes rows a second time; version 6.0 ends the epoch early.
+    sentence-transformers says so, and rows are taken again (`FullEpochs`).
 
     Args:
         dataset: The N training rows.
@@ -30,7 +62,7 @@ class WeightedBatchSampler(DefaultBatchSampler):
         drop_last: Whether an incomplete last batch is dropped.
         weights: `[N]` float64, >= 0, in the order of the rows; at least one is above 0.
         seed: Seed of the draw and of the order.
-        **kwargs: What `NoDuplicatesBatchSampler` takes beside these.
+        **kwargs: What `FullEpochs` takes beside these.
 
     Raises:
         ValueError: If there is not one weight per row.
@@ -67,8 +99,8 @@ class WeightedBatchSampler(DefaultBatchSampler):
         for batch in batches:
             yield drawn[batch].tolist()
 
-    def _batches(self, rows: Dataset) -> NoDuplicatesBatchSampler:
-        return NoDuplicatesBatchSampler(rows, self.batch_size, self.drop_last, **self._options)
+    def _batches(self, rows: Dataset) -> FullEpochs:
+        return FullEpochs(rows, self.batch_size, self.drop_last, **self._options)
 
 
 def draw_rows(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[np.int64]:
