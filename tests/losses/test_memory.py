@@ -12,7 +12,7 @@ from gradients import batch, parts_and_gradients, sparse
 from small_runs import without_dropout
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
-from lexforge.losses.gradient_cache import feature_rows
+from lexforge.losses.gradient_cache import embed_in_mini_batches, feature_rows
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, memory_for_activations
 from lexforge.models import build_inference_free
 from lexforge.models.structure import checkpoint_layers
@@ -38,8 +38,8 @@ def give(free: Any) -> Any:
     return give
 
 
-def kept_by_autograd(model: torch.nn.Module, column: dict[str, Any]) -> int:
-    """Count, in another way, the bytes that a forward pass keeps beside the weights."""
+def kept_by_autograd(model: torch.nn.Module, *columns: dict[str, Any]) -> int:
+    """Count, in another way, the bytes that a forward pass of columns keeps beside the weights."""
     weights = {weight.data_ptr() for weight in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -48,7 +48,7 @@ def kept_by_autograd(model: torch.nn.Module, column: dict[str, Any]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        model(dict(column))["sentence_embedding"]
+        embed_in_mini_batches(model, list(columns), None)
     return sum(one.untyped_storage().nbytes() for address, one in kept.items() if address not in weights)
 
 
@@ -102,6 +102,17 @@ def test_a_batch_that_does_not_fit_is_encoded_as_many_rows_at_a_time_as_fit(
     found = parts_and_gradients(loss, features)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
     assert loss.get_config_dict()["mini_batch_size"] == "auto"
+
+
+def test_columns_count_as_wide_as_they_are_encoded(tiny_dense, give) -> None:
+    """One forward pass pads all columns but the first to the widest of them, so short ones take as much."""
+    columns = []
+    for width in (4, 24, 4, 4):
+        numbers = torch.randint(5, 60, (8, width))
+        columns.append({"input_ids": numbers, "attention_mask": torch.ones_like(numbers)})
+    model = tiny_dense.train()
+    give(model, 0.9 * kept_by_autograd(model, *columns))
+    assert RowsThatFit()(model, columns) is not None
 
 
 def test_what_is_done_is_told_once(tiny_splade, give, caplog) -> None:
