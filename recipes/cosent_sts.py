@@ -93,11 +93,11 @@ def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) ->
     from datasets import Dataset
 
     splits = data.load_sts(cfg.data, ["train", *measured_splits], cfg.source, notes)
-    for split in measured_splits:
-        if len({row["score"] for row in splits[split]}) == 1:
+    for split, rows in splits.items():
+        if len({row["score"] for row in rows}) == 1:
             raise ValueError(
-                f"{cfg.data}: all scores of the split {split!r} are equal; a correlation needs at least two "
-                "different scores"
+                f"{cfg.data}: all scores of the split {split!r} are equal; loss and correlation need at "
+                "least two different scores"
             )
     return {split: Dataset.from_list(rows) for split, rows in splits.items()}
 
@@ -122,6 +122,8 @@ def main(cfg: Config) -> None:
         process.print(note)
     train = pairs["train"]
     training.check_full_batch(len(train), cfg.train, process.num_processes)
+    if cfg.train.batch_size * process.num_processes == 1:
+        raise ValueError("the loss orders the pairs of a batch, so --batch-size must be above 1; received 1")
     evaluators = {
         split: EmbeddingSimilarityEvaluator(
             pairs[split]["sentence1"],

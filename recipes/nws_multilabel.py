@@ -146,6 +146,8 @@ def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
     data.detect_rows(cfg.data)
+    if cfg.head_learning_rate is not None and not cfg.head_learning_rate > 0:
+        raise ValueError(f"head_learning_rate must be above 0; received {cfg.head_learning_rate}")
 
 
 def refuse_equal_labels(texts: data.MultiLabelData) -> None:
@@ -162,6 +164,24 @@ def refuse_equal_labels(texts: data.MultiLabelData) -> None:
             f"all {len(texts.splits['train'])} training texts have the same labels, so there is nothing to "
             f"learn; received {shown}. Training needs texts with different labels"
         )
+
+
+def refuse_foreign_labels(columns: dict[str, dict[str, list]]) -> None:
+    """Refuse measured texts of which none shares a label with a training text: no measure could find any.
+
+    Args:
+        columns: Split -> its measured texts, with a column `label` of 0 and 1 for each label.
+
+    Raises:
+        DataError: If dev or test is such a split.
+    """
+    known = np.any(columns["train"]["label"], axis=0)  # [L]
+    for split in ("dev", "test"):
+        if not np.any(np.any(columns[split]["label"], axis=0) & known):
+            raise data.DataError(
+                f"none of the {len(columns[split]['label'])} measured texts of the split {split!r} shares a "
+                "label with a training text, so nothing can be measured there"
+            )
 
 
 def binary_cross_entropy(
@@ -261,6 +281,7 @@ def main(cfg: Config) -> None:
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
     measured_columns = [sample.columns(split) for split in splits]
+    refuse_foreign_labels(dict(zip(splits, measured_columns, strict=True)))
     process.print(
         f"{cfg.data}: {len(train_columns['text'])} training texts, {len(texts.label_names)} labels, "
         f"{len(measured_columns[2]['text'])} measured texts of the split test",

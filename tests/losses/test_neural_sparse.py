@@ -503,8 +503,8 @@ def test_a_saved_prompt_is_no_part_of_a_text(model, side: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TOKENS)
-@pytest.mark.parametrize("prompt", [{}, {"prompt_length": 2}])
-def test_texts_without_padding_have_the_same_tokens(model, name: str, prompt: dict[str, int]) -> None:
+@pytest.mark.parametrize("prompt", [{}, {"prompt_length": 2}, {"prompt_length": torch.full((3,), 2)}])
+def test_texts_without_padding_have_the_same_tokens(model, name: str, prompt: dict[str, object]) -> None:
     """Flash attention takes the texts of a column as one row, without a mask. The oracle is the padded
     column.
     """

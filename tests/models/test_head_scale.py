@@ -120,6 +120,10 @@ def test_terms_that_are_left_out_stay_out(tiny_checkpoint: Path, tmp_path: Path)
     model = build_splade(bare("bert", tiny_checkpoint, tmp_path / "bare"), fused=False, device="cpu")
     banned = list(range(5, 30))
     restrict_output_vocabulary(model, banned)
+    left = model[0].model.config.vocab_size - len(banned)
+    for too_many in (left, left + 1):  # the weights became NaN
+        with pytest.raises(ValueError, match=rf"active_terms must lie in \[1, {left - 1}\]"):
+            scale_head(model, TEXTS, active_terms=too_many)
     scale_head(model, TEXTS, active_terms=4)
     found = model.encode(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False)
     assert not found[:, banned].any()

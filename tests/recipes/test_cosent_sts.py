@@ -111,6 +111,12 @@ def test_bad_input_is_refused_before_a_run_directory_exists(run: Run, pairs: Pat
     result = run("--data", equal, "--output-dir", tmp_path / "out")
     assert result.returncode != 0
     assert "all scores of the split 'test' are equal" in result.stderr
+    equal.write_text("".join(line.replace("5.0", "0.0") + "\n" for line in lines if '"train"' in line))
+    equal.write_text(equal.read_text() + "".join(f"{line}\n" for line in lines if '"train"' not in line))
+    result = run("--data", equal, "--output-dir", tmp_path / "out")
+    assert "all scores of the split 'train' are equal" in result.stderr
+    result = run("--data", pairs, "--batch-size", 1, "--output-dir", tmp_path / "out")
+    assert "--batch-size must be above 1; received 1" in result.stderr
     text = pairs.read_text(encoding="utf-8").replace('"test"', '"train"')
     pairs.write_text(text, encoding="utf-8")
     result = run("--data", pairs, "--output-dir", tmp_path / "out")

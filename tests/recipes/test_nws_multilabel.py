@@ -276,3 +276,21 @@ def test_equal_labels_of_all_training_texts_are_refused(labels: list[str], file:
     with pytest.raises(ValueError, match=f"all 48 training texts have the same labels.* received {received}"):
         recipe.main(config(file, "lexical"))
     assert not (file.parent / "run").exists()
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_measured_texts_without_a_known_label_are_refused(split: str, file: Path) -> None:
+    """The first measure during training failed, and named another split."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row["labels"] = [] if row["split"] == split else row["labels"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=f"texts of the split '{split}' shares a label with a training text"):
+        recipe.main(config(file, "lexical"))
+    assert not (file.parent / "run").exists()
+
+
+def test_a_rate_that_unlearns_is_refused(file: Path) -> None:
+    """As the rate of the encoder is; the prototypes would go up the gradient."""
+    with pytest.raises(ValueError, match="head_learning_rate must be above 0; received -1"):
+        recipe.main(config(file, "lexical", head_learning_rate=-1.0))

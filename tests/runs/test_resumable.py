@@ -283,6 +283,23 @@ def test_the_best_checkpoint_of_a_moved_run_is_found_or_missed_aloud(
         make_best(tmp_path / "new").train(resume_from_checkpoint=newest)
 
 
+def test_a_run_that_was_moved_in_its_middle_keeps_its_best_checkpoint(
+    make_best: MakeTrainer, tmp_path: Path
+) -> None:
+    """The Trainer forgot it, and it was deleted as the oldest one."""
+    whole = make_best(tmp_path / "whole")
+    whole.train()
+    stopped = make_best(tmp_path / "old")
+    stopped.add_callback(AtStep(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    with pytest.raises(TrainingInterrupted):
+        stopped.train()
+    (tmp_path / "old").rename(tmp_path / "new")
+    resumed = make_best(tmp_path / "new")
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.best_model_checkpoint == str(tmp_path / "new" / "checkpoint-2")
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+
+
 def test_a_signal_at_the_end_of_an_epoch_keeps_its_evaluation(make_best: MakeTrainer, tmp_path: Path) -> None:
     """The step's checkpoint comes before the epoch's evaluation, which says which model is the best."""
     by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch", "eval_steps": None}

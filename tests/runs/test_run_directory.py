@@ -65,7 +65,9 @@ def test_a_folder_with_anything_in_it_is_refused_and_untouched(tmp_path: Path, f
 def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path) -> None:
     """It failed after the model and the data had been read, by a number of the operating system."""
     (tmp_path / "clean.csv").write_text("precious")
+    (tmp_path / "link").symlink_to("nowhere")
     for folder, error, message in (
+        (tmp_path / "link", FileExistsError, "link is a link to nowhere, which does not exist"),
         (tmp_path / "clean.csv", FileExistsError, "clean.csv is a file, and a run is a folder"),
         (tmp_path / "clean.csv" / "x", NotADirectoryError, "cannot be made, because .*clean.csv is a file"),
         (Path("/proc/x"), OSError, "no file can be written: .*'/proc'"),
@@ -73,7 +75,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path)
         with pytest.raises(error, match=message):
             check_run_directory(folder, config(), resume=False)
     check_run_directory(tmp_path / "a" / "b", config(), resume=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["clean.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.csv", "link"]
 
 
 def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path: Path) -> None:

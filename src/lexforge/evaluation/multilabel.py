@@ -192,7 +192,7 @@ def label_retrieval(corpus: LabelledVectors, queries: LabelledVectors) -> float:
     shared = queries.labels @ corpus.labels.T > 0  # [queries, corpus]
     asked = np.flatnonzero(shared.any(axis=1))
     if not len(asked):
-        raise ValueError("no text of the test split shares a label with one of the training split")
+        raise ValueError("no text that searches shares a label with one that is searched")
     ids = [str(row) for row in range(len(corpus.vectors))]
     hits = FaissIndex.build(corpus.vectors, ids, "cosine").search(queries.vectors[asked], len(ids))
     names = [f"query {row}" for row in asked]

@@ -372,8 +372,11 @@ def _tokens_without_prompt(column: Features) -> tuple[Tensor, Tensor]:
     ids, mask = padded(column, "input_ids")
     if "prompt_length" not in column:
         return ids, mask
+    length = column["prompt_length"]  # a number, or one for each row, all equal
+    if isinstance(length, Tensor):
+        length = length.flatten()[0]
     # Counted over unmasked tokens, because a tokenizer may pad on the left.
-    return ids, mask * (mask.cumsum(dim=1) > column["prompt_length"])
+    return ids, mask * (mask.cumsum(dim=1) > length)
 
 
 def _active_dimensions(columns: list[Tensor]) -> Tensor:

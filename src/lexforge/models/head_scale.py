@@ -48,8 +48,9 @@ def scale_head(
     Args:
         model: A symmetric SPLADE encoder, fused or plain.
         texts: Documents of the collection, at least two different ones that are not blank.
-        active_terms: Mean number of active terms per text, from 1 to V - 1; None is 200, or V / 20 where that
-            is smaller.
+        active_terms: Mean number of active terms per text, at least 1 and below the number of terms that may
+            be active: V, or those of a restricted output vocabulary. None is 200, or a twentieth of them
+            where that is smaller.
         sample: The largest number of texts that are encoded, evenly spaced; memory holds their logits
             `[sample, V]`.
 
@@ -62,7 +63,8 @@ def scale_head(
     """
     decoder = _only_decoder(model)
     (bias,) = decoder_biases(model)
-    terms = decoder.out_features
+    banned = bias.detach() <= BANNED_BIAS / 2  # terms that the output vocabulary leaves out stay out
+    terms = decoder.out_features - int(banned.sum())
     if active_terms is None:
         active_terms = max(1, min(200, terms // 20))
     if not 1 <= active_terms < terms or sample < 2:
@@ -75,7 +77,6 @@ def scale_head(
         raise ValueError(f"the scale is set from two different texts or more; received {len(chosen)}")
     largest = _largest_logits(model, chosen)  # [N, V]
     mean = largest.mean(dim=0)  # [V]
-    banned = bias.detach() <= BANNED_BIAS / 2  # terms that the output vocabulary leaves out stay out
     above = (largest - mean).masked_fill(banned, -torch.inf).flatten()
     strongest = above.topk(active_terms * len(chosen) + 1).values
     threshold = strongest[-2:].mean()  # between two logits, where rounding changes no term

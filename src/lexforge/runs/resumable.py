@@ -29,7 +29,14 @@ from transformers.trainer_utils import TrainOutput
 from lexforge.common.ranks import world_size
 from lexforge.runs.checkpoint_folders import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
 from lexforge.runs.log_file import LogFile, LogLines, LogLinesAboveBar
-from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
+from lexforge.runs.resume import (
+    ARGUMENTS,
+    BestOfMovedRun,
+    SamplerEpoch,
+    changed_batches,
+    has_finished,
+    resume_command,
+)
 from lexforge.runs.run_directory import complete_environment, write_json
 from lexforge.runs.sharded import ShardedCopy
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
@@ -80,6 +87,7 @@ class ResumableTraining(BaseTrainer):
         self.add_callback(self.run_state)
         self.add_callback(StopCallback(self._stop))
         self.add_callback(SamplerEpoch())
+        self.add_callback(BestOfMovedRun())
         self.add_callback(LogFile())
         for callback in list(self.callback_handler.callbacks):
             if type(callback) in LINES:  # the Trainer adds one of them, by `disable_tqdm`

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 
 from lexforge.runs.run_directory import read_json
 
@@ -44,6 +45,25 @@ class SamplerEpoch(TrainerCallback):
             sampler = sampler.batch_sampler
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(int(state.epoch or 0))
+
+
+class BestOfMovedRun(TrainerCallback):
+    """Finds the best checkpoint of a resumed run whose folder has another place or name than before.
+
+    The Trainer forgets a best checkpoint that is not where it was, and the next one to be deleted is that.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Name the best checkpoint by its new place, if it is there."""
+        if state.global_step == 0:  # not resumed
+            return
+        before = read_json(Path(str(args.resume_from_checkpoint), TRAINER_STATE_NAME)) or {}
+        if best := before.get("best_model_checkpoint"):
+            moved = Path(str(args.output_dir), Path(best).name)
+            if not Path(best).is_dir() and moved.is_dir():
+                state.best_model_checkpoint = str(moved)
 
 
 def has_finished(state: TrainerState, args: TrainingArguments) -> bool:

@@ -125,6 +125,11 @@ def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
             )
     elif folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file, and a run is a folder; choose another output directory")
+    elif folder.is_symlink() and not folder.exists():
+        raise FileExistsError(
+            f"{folder} is a link to {folder.readlink()}, which does not exist; make that folder, or choose "
+            "another output directory"
+        )
     elif not folder.exists():
         check_can_be_made(folder)
     elif not _is_beginning(folder):

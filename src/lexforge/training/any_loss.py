@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -154,12 +155,16 @@ class AnyLossTraining(BaseTrainer):
             )
         return batches
 
-    def get_batch_sampler(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_sampler(
+        self, dataset: Any, batch_size: int, drop_last: bool, *args: Any, **kwargs: Any
+    ) -> Any:
         """The sampler that the arguments name; that without duplicates keeps the length it promises."""
-        hashed = {BatchSamplers.NO_DUPLICATES: False, BatchSamplers.NO_DUPLICATES_HASHED: True}
-        if self.args.batch_sampler not in hashed or not isinstance(dataset, Sized):
-            return super().get_batch_sampler(dataset, *args, **kwargs)
-        return FullEpochs(dataset, *args, precompute_hashes=hashed[self.args.batch_sampler], **kwargs)
+        named = self.args.batch_sampler
+        hashed = named == BatchSamplers.NO_DUPLICATES_HASHED
+        if not (hashed or named == BatchSamplers.NO_DUPLICATES) or not isinstance(dataset, Sized):
+            return super().get_batch_sampler(dataset, batch_size, drop_last, *args, **kwargs)
+        batches = partial(FullEpochs, precompute_hashes=hashed)
+        return batches(dataset, batch_size, drop_last, *args, **kwargs)
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
         """The batches of an evaluation, which know no weights of the training rows."""
