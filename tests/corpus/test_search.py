@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
@@ -94,6 +96,29 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     assert {term.term: term.score for term in found} == pytest.approx(query, rel=1e-4)
     assert {term.term for term in found if term.own} == {"search", "tree"}
     assert not (tmp_path / "moved" / "index.unfinished").exists()
+    with torch.no_grad():
+        next(tiny_splade.parameters()).mul_(2)
+    tiny_splade.save_pretrained(str(made / "model"))  # the next version, where the first one was
+    assert open_searcher(tmp_path / "moved" / "index").search(["search tree"], 3) == before
+    shutil.rmtree(tmp_path / "moved" / "model")
+    with pytest.raises(ValueError, match=r"with other weights or settings\. Name the folder"):
+        open_searcher(tmp_path / "moved" / "index")
+
+
+def test_a_name_of_the_hub_is_no_folder_beside_the_index(tiny_splade, tmp_path: Path) -> None:
+    """A fine-tune with the name of its base, beside an index of the base, is not the model of the index."""
+    tiny_splade.save_pretrained(str(tmp_path / "base"))
+    index_passages(tiny_splade, PASSAGES, tmp_path / "index", name="organisation/base")
+    with pytest.raises(OSError, match="organisation/base"):
+        open_searcher(tmp_path / "index")
+
+
+def test_a_store_inside_its_index_is_refused_before_anything_is_encoded(tiny_splade, tmp_path: Path) -> None:
+    """All documents were encoded first, and then the folder was not new."""
+    options = {"uri": str(tmp_path / "index" / "s.qdrant"), "collection": "c"}
+    with pytest.raises(ValueError, match="would lie in the folder of its index"):
+        index_passages(tiny_splade, PASSAGES, tmp_path / "index", name="tiny", index_name="qdrant", **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_ranks_of_bm25_are_fused(tiny_splade, tmp_path: Path) -> None:

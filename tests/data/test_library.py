@@ -233,6 +233,13 @@ def test_blank_and_repeated_texts_are_left_out_and_counted(tmp_path: Path) -> No
     assert everything.notes == []
 
 
+def test_rows_whose_title_is_their_id_are_no_copies(tmp_path: Path) -> None:
+    """A catalogue with a placeholder for a text lost all products but one, as if they were files."""
+    lines = ["id,title,text", *(f"{name},{name},No description." for name in ("Red mug", "Blue mug", "a_b"))]
+    (tmp_path / "products.csv").write_text("\n".join(lines))
+    assert list(load_library(str(tmp_path / "products.csv")).passages) == ["Red mug", "Blue mug", "a_b"]
+
+
 def test_a_copy_under_another_name_is_repeated(tmp_path: Path) -> None:
     """The name of a file is its title where it has no other, and says nothing of the text."""
     for name, text in {"a_b": "the same", "c": "the same", "d": "# Title\n\nthe same"}.items():

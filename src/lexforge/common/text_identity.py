@@ -57,7 +57,8 @@ def passage_digest(passage: Passage) -> bytes | None:
     Returns:
         16 bytes; None for a blank passage.
     """
-    named = passage.text and passage.title and passage.title == title_of_name(Path(passage.document))
+    file = Path(passage.document)  # a name without an ending is that of a row, whose title may be its id
+    named = passage.text and passage.title and file.suffix and passage.title == title_of_name(file)
     digest, blank = hashlib.blake2b(digest_size=16), True
     # A whole book as one list of words would fill the memory.
     for line in (passage.text if named else passage.joined).split("\n"):

@@ -240,9 +240,14 @@ def _claim(folder: Path, manifest: Manifest) -> None:
         different = [
             f"{field} was {found[field]!r} and is now {now[field]!r}"
             for field in now
-            if field != "model" and found[field] != now[field]
+            if field not in ("model", "corpus") and found[field] != now[field]
         ]
-        raise ValueError(f"{folder} was begun with other settings: {'; '.join(different)}")
+        if found["corpus"] != now["corpus"]:  # digests, which say nothing to a reader
+            different.append("the texts have changed")
+        raise ValueError(
+            f"{folder} was begun with other settings: {'; '.join(different)}. Give those of the beginning "
+            "again, or delete the folder"
+        )
 
 
 def _read_manifest(folder: Path) -> Manifest:

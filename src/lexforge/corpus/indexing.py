@@ -12,7 +12,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import vector_type
-from lexforge.corpus.stored_index import build_index
+from lexforge.corpus.stored_index import build_index, check_store_place
 from lexforge.retrieval import Index
 from lexforge.retrieval.backends import exact_name, find_backend
 from lexforge.settings import IndexName
@@ -60,6 +60,7 @@ def index_passages(
     index_name = index_name or exact_name(vectors_are)
     # What would fail after the long work is checked before it.
     check_new(directory)
+    check_store_place(directory, options)
     find_backend(index_name, vectors_are, options)
     blocks = directory.with_name(f"{directory.name}.unfinished")  # no name that a user gives to vectors
     encode_corpus(

@@ -100,7 +100,8 @@ class Searcher:
         if fingerprint(model) != source.fingerprint:
             raise ValueError(
                 f"the model must be the one that made the index, {source.model} at {source.max_seq_length} "
-                f"tokens; received a model (at {model.max_seq_length} tokens) with other weights or settings"
+                f"tokens; received a model (at {model.max_seq_length} tokens) with other weights or "
+                "settings. Name the folder where that one is now, or make the index again"
             )
         self.index, self.model, self.source, self.passages = index, model, source, passages
         self._bm25 = bm25
@@ -220,19 +221,37 @@ def open_searcher(
                 f"BM25 needs the texts, and {directory} keeps none; make it again with --documents"
             )
         bm25 = BM25Index.build([passage.joined for passage in passages.values()], list(passages))
-    name = model or model_of(Path(directory), source)
-    return Searcher(index, load_encoder(name, source.max_seq_length), source, passages, bm25)
+    encoder = (
+        load_encoder_of(directory, source) if model is None else load_encoder(model, source.max_seq_length)
+    )
+    return Searcher(index, encoder, source, passages, bm25)
 
 
-def model_of(directory: Path, source: Source) -> str:
-    """Return the name of the encoder that made an index, as a folder that exists where one does.
+def load_encoder_of(directory: str | Path, source: Source) -> BaseModel:
+    """Load the encoder that made an index.
+
+    A folder is looked for at the place that the index names and beside the index, because both may have been
+    moved or copied together, and another model may have taken the old place.
 
     Args:
         directory: The directory of the index.
         source: What the index was made of.
+
+    Returns:
+        The encoder; where none of the two is the one that made the index, the last of them.
+
+    Raises:
+        FileNotFoundError: If there is no such model.
     """
-    beside = directory.resolve().parent / Path(source.model).name
-    return source.model if Path(source.model).exists() or not beside.is_dir() else str(beside)
+    recorded, names = Path(source.model), [source.model]
+    beside = Path(directory).resolve().parent / recorded.name
+    if recorded.is_absolute() and beside.is_dir():  # a name of the hub is no path
+        names = [name for name in (source.model, str(beside)) if Path(name).exists()]
+    for name in names[:-1]:
+        encoder = load_encoder(name, source.max_seq_length)
+        if fingerprint(encoder) == source.fingerprint:
+            return encoder
+    return load_encoder(names[-1], source.max_seq_length)
 
 
 def matched_terms(model: SparseEncoder, query: Vectors, documents: Vectors) -> list[list[tuple[str, float]]]:

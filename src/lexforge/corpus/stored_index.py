@@ -101,6 +101,7 @@ def build_index(
     # A new folder takes the place of an empty one: where that is the current folder, `.` leads nowhere then.
     directory, manifest = Path(directory).resolve(), corpus.manifest
     index_name = index_name or exact_name(manifest.vector_type)
+    check_store_place(directory, options)
     backend = find_backend(index_name, manifest.vector_type, options)
     check_new(directory)
     if passages is not None:
@@ -147,6 +148,23 @@ def build_index(
     with new_directory(directory) as path:
         index = write_generation(path, source, save, passages, repeated)
     return open_index(directory)[0] if index is None else index
+
+
+def check_store_place(directory: Path, options: Mapping[str, Any]) -> None:
+    """Refuse a local store inside the folder of its index, which is new when everything has been encoded.
+
+    Args:
+        directory: The folder of the index.
+        options: Options of the index; `uri` may name a store.
+
+    Raises:
+        ValueError: If the store lies there.
+    """
+    uri = str(options.get("uri") or "")
+    if uri and "://" not in uri and Path(uri).resolve().is_relative_to(directory):
+        raise ValueError(
+            f"the store {uri} would lie in the folder of its index, {directory}; name one beside it"
+        )
 
 
 def write_generation(
