@@ -36,6 +36,14 @@ class Stop(TrainerCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+class StopAtTheEnd(TrainerCallback):
+    """The same after the last step, when the ranks have told each other of signals for the last time."""
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def trainer(checkpoint: str, folder: Path, *callbacks: TrainerCallback) -> SpladeTrainer:
     """V26 with dropout, two micro-batches a step, evaluated in between."""
     set_seed(1)
@@ -79,6 +87,8 @@ def on_each_rank(checkpoint: str, run: Path) -> str:
             trainer(checkpoint, run / f"stopped-{step}", Stop(step)).train()
         assert (interrupted.value.step, interrupted.value.code) == (step, 143)
         trainer(checkpoint, run / f"stopped-{step}").train(resume_from_checkpoint=True)
+    with pytest.raises(TrainingInterrupted):
+        trainer(checkpoint, run / "late", StopAtTheEnd()).train()
     return str(run)
 
 

@@ -26,7 +26,7 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_callback import CallbackHandler, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
-from lexforge.common.ranks import world_size
+from lexforge.common.ranks import over_ranks, world_size
 from lexforge.runs.checkpoint_folders import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
 from lexforge.runs.log_file import LogFile, LogLines, LogLinesAboveBar
 from lexforge.runs.resume import (
@@ -127,6 +127,8 @@ class ResumableTraining(BaseTrainer):
             output = super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
         if self.is_world_process_zero():
             complete_environment(Path(str(self.args.output_dir)))
+        # A signal may have reached one rank after its last step.
+        self._stop.number = over_ranks(self._stop.number, self.args.device, "MAX")
         if self._stop.number:
             self._leave()
         return output

@@ -485,5 +485,5 @@ def _load(path: Path) -> Any:
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, the format that engines load
+        warnings.simplefilter("ignore")  # of TorchScript, the format that engines load
         return torch.jit.load(path).eval()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import re
 import signal
 import socket
 import sys
 import time
+from concurrent.futures import thread
 from functools import partial
 from pathlib import Path
 
@@ -120,6 +122,19 @@ def test_blocks_a_reopened_file_and_a_saved_index_are_one_build(file: str, tmp_p
         assert index.search(queries, 10).ids == whole.ids  # the other's close left this one its server
         with pytest.raises(FileExistsError):
             index.save(tmp_path / "saved")
+
+
+@pytest.mark.timeout(60)
+def test_a_forgotten_index_waits_for_no_lock(file: str) -> None:
+    """The garbage collector may come while its thread holds a lock of the thread pools, and then hung."""
+    index = MilvusIndex.build(sparse_rows(9), names(9), uri=file)
+    with thread._global_shutdown_lock:  # `submit` holds it
+        del index
+        gc.collect()
+    with MilvusIndex(uri=file) as again:
+        assert len(again) == 9
+    with Path(file, "LOCK").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_closed_file_is_free(file: str) -> None:

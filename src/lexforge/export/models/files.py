@@ -178,5 +178,5 @@ def torchscript_bytes(graph: nn.Module, example: Any, *, freeze: bool) -> bytes:
 def load_torchscript(content: bytes) -> Any:
     """Return a module that `torchscript_bytes` wrote."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # as above
+        warnings.simplefilter("ignore")  # as above
         return torch.jit.load(io.BytesIO(content), map_location="cpu")

@@ -79,7 +79,7 @@ class MilvusIndex(ServerIndex):
         except MilvusException as error:
             raise self._no_server(error) from error
         _open_files[file] += 1
-        return client, weakref.finalize(self, _disconnect, client, file)
+        return client, partial(_close, weakref.finalize(self, _disconnect, client, file), file)
 
     @staticmethod
     def _local_path(uri: str) -> str | None:
@@ -192,9 +192,17 @@ class MilvusIndex(ServerIndex):
 
 
 def _disconnect(client: Any, file: str | None) -> None:
-    """Close the client; the last one on a Milvus Lite file also stops its server, which frees the file."""
     client.close()
     _open_files[file] -= 1
+
+
+def _close(disconnect: Callable[[], object], file: str | None) -> None:
+    """Close the client; the last one on a Milvus Lite file also stops its server, which frees the file.
+
+    An index that is only forgotten leaves the server running until the next one is closed or the process
+    ends. To stop it takes locks of thread pools, and the garbage collector may come while they are held.
+    """
+    disconnect()
     if file is not None and not _open_files[file]:
         from milvus_lite.server_manager import server_manager_instance
 
