@@ -123,7 +123,7 @@ def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
     (tmp_path / "array.json").write_text(json.dumps(ROWS))
     check_source(str(tmp_path / "array.json"), ["train"], COLUMNS)
     late = write_rows(tmp_path / "late.jsonl", [*ROWS, *(row | {"split": "test"} for row in ROWS)])
-    check_source(str(late), ["train", "test"], COLUMNS)  # the first rows leave the column out
+    check_source(str(late), ["train", "test"], SourceOptions(None, "frage", "antwort"))  # no split at first
     for name in ("docstrings", "hf:organisation/name"):
         check_source(name, ["train", "test"])
 
