@@ -74,6 +74,8 @@ test-all: test test-slow
 ROUNDING := tests/kernels/splade_head/test_splade_head.py tests/kernels/splade_head/test_screening.py tests/models/test_fused.py
 test-processors: export ONEDNN_MAX_CPU_ISA = AVX2
 test-processors: export OMP_NUM_THREADS = 1
+# So few tests are done before more workers have read them.
+test-processors: WORKERS := 2
 test-processors: $(INSTALLED)
 	ATEN_CPU_CAPABILITY=default $(BIN)/python $(PYTEST) --head-backend float32 $(ROUNDING)
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE $(BIN)/python $(PYTEST) --head-backend bfloat16 $(ROUNDING)
