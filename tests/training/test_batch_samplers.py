@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_an_epoch_has_as_many_batches_as_it_promises() -> None:
         assert len(batches) == 10
         assert all(len({data[row]["positive"] for row in batch}) == 4 for batch in batches)
         assert batches == epoch_of(FullEpochs, data, epoch) != epoch_of(FullEpochs, data, epoch + 1)
+        assert batches == epoch_of(partial(FullEpochs, precompute_hashes=True), data, epoch)
     assert epoch_of(FullEpochs, answered(40, 2), 0) == [], "no batch of four answers can be made of three"
     plain = answered(42, 42)
     assert epoch_of(FullEpochs, plain, 5) == epoch_of(NoDuplicatesBatchSampler, plain, 5)

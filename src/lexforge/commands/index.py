@@ -112,10 +112,7 @@ def change(cfg: Config) -> None:
     settings = ["documents", "vectors", "max_seq_length", "index", "uri", "collection"]
     refuse_unread(cfg, settings, "--add and --delete change the index at --output, and keep its settings")
     source = corpus.read_source(cfg.output)
-    if cfg.model is None:
-        model = corpus.load_encoder_of(cfg.output, source)
-    else:
-        model = models.load_encoder(cfg.model, source.max_seq_length)
+    model = corpus.load_encoder_of(cfg.output, source, cfg.model)
     library = None if cfg.add is None else read_library(cfg.add, cfg.source, model)
     if library is not None and library.numbered:
         raise DataError(

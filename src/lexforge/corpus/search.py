@@ -221,21 +221,19 @@ def open_searcher(
                 f"BM25 needs the texts, and {directory} keeps none; make it again with --documents"
             )
         bm25 = BM25Index.build([passage.joined for passage in passages.values()], list(passages))
-    encoder = (
-        load_encoder_of(directory, source) if model is None else load_encoder(model, source.max_seq_length)
-    )
-    return Searcher(index, encoder, source, passages, bm25)
+    return Searcher(index, load_encoder_of(directory, source, model), source, passages, bm25)
 
 
-def load_encoder_of(directory: str | Path, source: Source) -> BaseModel:
+def load_encoder_of(directory: str | Path, source: Source, model: str | None = None) -> BaseModel:
     """Load the encoder that made an index.
 
-    A folder is looked for at the place that the index names and beside the index, because both may have been
-    moved or copied together, and another model may have taken the old place.
+    Unless it is named, a folder is looked for at the place that the index recorded and beside the index. Both
+    may have been moved or copied together, and another model may have taken the old place.
 
     Args:
         directory: The directory of the index.
         source: What the index was made of.
+        model: The folder or hub name of the encoder; None looks for it.
 
     Returns:
         The encoder; where none of the two is the one that made the index, the last of them.
@@ -243,9 +241,9 @@ def load_encoder_of(directory: str | Path, source: Source) -> BaseModel:
     Raises:
         FileNotFoundError: If there is no such model.
     """
-    recorded, names = Path(source.model), [source.model]
+    recorded, names = Path(source.model), [model or source.model]
     beside = Path(directory).resolve().parent / recorded.name
-    if recorded.is_absolute() and beside.is_dir():  # a name of the hub is no path
+    if model is None and recorded.is_absolute() and beside.is_dir():  # a name of the hub is no path
         names = [name for name in (source.model, str(beside)) if Path(name).exists()]
     for name in names[:-1]:
         encoder = load_encoder(name, source.max_seq_length)

@@ -35,6 +35,7 @@ from lexforge.runs.resume import (
     SamplerEpoch,
     changed_batches,
     has_finished,
+    present_place,
     resume_command,
 )
 from lexforge.runs.run_directory import complete_environment, write_json
@@ -202,9 +203,7 @@ class ResumableTraining(BaseTrainer):
         Raises:
             FileNotFoundError: If there is no such checkpoint, which the parent would only log.
         """
-        best = Path(str(self.state.best_model_checkpoint))
-        if not best.is_dir():  # the run directory may have been moved
-            best = Path(str(self.args.output_dir), best.name)
+        best = Path(present_place(str(self.state.best_model_checkpoint), str(self.args.output_dir)))
         if not best.is_dir():
             raise FileNotFoundError(f"the best checkpoint {self.state.best_model_checkpoint} is not there")
         self.state.best_model_checkpoint = str(best)

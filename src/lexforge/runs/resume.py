@@ -61,9 +61,19 @@ class BestOfMovedRun(TrainerCallback):
             return
         before = read_json(Path(str(args.resume_from_checkpoint), TRAINER_STATE_NAME)) or {}
         if best := before.get("best_model_checkpoint"):
-            moved = Path(str(args.output_dir), Path(best).name)
-            if not Path(best).is_dir() and moved.is_dir():
-                state.best_model_checkpoint = str(moved)
+            best = present_place(best, str(args.output_dir))
+            if Path(best).is_dir():
+                state.best_model_checkpoint = best
+
+
+def present_place(checkpoint: str, run: str) -> str:
+    """Return where a checkpoint is now, because its run may have been moved since its name was recorded.
+
+    Args:
+        checkpoint: The folder as it was recorded.
+        run: The folder of the run.
+    """
+    return checkpoint if Path(checkpoint).is_dir() else str(Path(run, Path(checkpoint).name))
 
 
 def has_finished(state: TrainerState, args: TrainingArguments) -> bool:

@@ -16,7 +16,7 @@ from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicates
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The order of the k-th further pass of an epoch is that of the epoch so many times k later.
+# A further pass of an epoch has the order of an epoch that no training reaches.
 _FURTHER = 1_000_000
 
 
@@ -32,19 +32,19 @@ class FullEpochs(NoDuplicatesBatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the places of the rows of each batch of the epoch."""
-        one = copy(self)  # has another epoch in each pass
-        missing = len(self)
-        for further in count():
-            one.set_epoch(self.epoch + further * _FURTHER)
+        one, missing, epoch = self, len(self), self.epoch
+        for further in count(1):
             taken = 0
             for batch in NoDuplicatesBatchSampler.__iter__(one):
                 yield batch
                 taken += 1
-                if further and taken == missing:
+                if one is not self and taken == missing:
                     return
             missing -= taken
             if missing <= 0 or not taken:
                 return
+            one = copy(self)  # after the first pass, which has made the hashes
+            one.set_epoch(epoch + further * _FURTHER)
 
 
 class WeightedBatchSampler(DefaultBatchSampler):
