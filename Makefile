@@ -6,11 +6,11 @@ INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
 OLDEST := .venv-oldest
 ENGINES := .venv-engines
-# Tests run in this many processes, two a core, because many wait for processes that they start. Their threads sleep
+# Tests run in this many processes on two cores, because many wait for processes that they start. Their threads sleep
 # while they wait for each other's. Each begins with a part of the tests in their order, because those of a file
 # share what is expensive to make, and takes from the others when it is done.
 WORKERS := 3
-PYTEST := -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 # Some machines ask Python not to keep what it compiled. The many processes of the tests would compile the package anew.
 test test-slow test-processors test-oldest test-engines: export PYTHONDONTWRITEBYTECODE =

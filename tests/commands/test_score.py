@@ -17,6 +17,7 @@ from lexforge.data import (
 )
 from lexforge.evaluation import write_run
 from lexforge.negatives import rows_of_judgements
+from lexforge.settings import SourceOptions
 
 
 @pytest.fixture
@@ -87,6 +88,10 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_pa
         (
             {"rows": Path("mined.jsonl"), "split": "dev"},
             "--split dev would be ignored: the pairs are those of --rows",
+        ),
+        (
+            {"rows": Path("mined.jsonl"), "source": SourceOptions(query_column="q", bad_rows="skip")},
+            "--bad-rows skip and --query-column q would be ignored",
         ),
         ({"data": "folder", "depth": 9}, "--depth 9 would be ignored: it is the depth of --run"),
     ]:

@@ -27,6 +27,7 @@ from warm_processes import WarmProcesses
 from lexforge.commands import encode, evaluate, index, search
 from lexforge.common.types import DataError
 from lexforge.corpus import indexing, open_index, read_source
+from lexforge.settings import SourceOptions
 from lexforge.storage.manifest import write_manifest
 
 
@@ -199,13 +200,15 @@ def test_documents_come_and_go(tiny_checkpoint: Path, tmp_path: Path, capsys) ->
     (folder / "tree.md").write_text("# Trees\n\nhash of a node\n")
     (folder / "list.txt").unlink()
     index.main(index.Config(where, add=str(folder), delete=("list.txt",)))
-    assert f"{where}: 1 passages added, " in capsys.readouterr().out
+    assert f"{where}: passages added: 1, " in capsys.readouterr().out
     search.main(search.Config(where, "sort the list node", k=9))
     out = capsys.readouterr().out
     assert "list.txt" not in out
     assert "tree.md  Trees hash of a node" in out
     index.main(index.Config(where, add=str(folder)))
-    assert "0 passages added, 0 deleted, 1 there already" in capsys.readouterr().out
+    assert "passages added: 0, deleted: 0, there already: 1" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--delimiter tab would be ignored: --delete reads no documents"):
+        index.main(index.Config(where, delete=("tree.md",), source=SourceOptions(delimiter="tab")))
     with pytest.raises(ValueError, match=r"has no document 'list\.txt'"):
         index.main(index.Config(where, delete=("list.txt",)))
     with pytest.raises(
@@ -233,7 +236,7 @@ def test_a_document_that_says_nothing_new_is_found_by_its_old_text_no_more(
     index.main(index.Config(where, documents=str(folder), model=str(tiny_checkpoint)))
     write(c="parse a tree", b=text)
     index.main(index.Config(where, add=str(folder)))
-    assert "1 passages added, 1 deleted" in capsys.readouterr().out
+    assert "passages added: 1, deleted: 1, " in capsys.readouterr().out
     search.main(search.Config(where, "sort the list", k=9))
     out = capsys.readouterr().out
     assert "c  parse a tree" in out
@@ -263,20 +266,20 @@ def test_a_text_is_found_as_long_as_one_document_has_it(
     documents = write(a="parse a tree", b="parse a tree", c="sort the list")
     change(documents=documents, model=str(tiny_checkpoint))
     assert ids() == ["a.txt", "c.txt"]
-    assert change(delete=("a.txt",)) == "0 passages added, 1 deleted, 0 there already"
+    assert change(delete=("a.txt",)) == "passages added: 0, deleted: 1, there already: 0"
     assert ids() == ["c.txt", "b.txt"]
     search.main(search.Config(where, "parse a tree", k=1))
     assert "b.txt  b parse a tree" in capsys.readouterr().out
     # Documents that repeat a text of the index wait for their turn, also if they are given again.
     repeats = write(a="parse a tree", d="parse a tree")
-    assert change(add=repeats) == "0 passages added, 0 deleted, 2 there already"
-    assert change(add=repeats) == "0 passages added, 0 deleted, 2 there already"
+    assert change(add=repeats) == "passages added: 0, deleted: 0, there already: 2"
+    assert change(add=repeats) == "passages added: 0, deleted: 0, there already: 2"
     assert ids() == ["c.txt", "b.txt"]
-    assert change(add=write(b="hash of a key")) == "1 passages added, 1 deleted, 0 there already"
+    assert change(add=write(b="hash of a key")) == "passages added: 1, deleted: 1, there already: 0"
     assert ids() == ["c.txt", "a.txt", "b.txt"]
     # One that was left out can be deleted, and does not come back.
-    assert change(delete=("d.txt",)) == "0 passages added, 1 deleted, 0 there already"
-    assert change(delete=("a.txt",)) == "0 passages added, 1 deleted, 0 there already"
+    assert change(delete=("d.txt",)) == "passages added: 0, deleted: 1, there already: 0"
+    assert change(delete=("a.txt",)) == "passages added: 0, deleted: 1, there already: 0"
     assert ids() == ["c.txt", "b.txt"]
     with pytest.raises(ValueError, match=r"has no document 'd\.txt'"):
         change(delete=("d.txt",))
@@ -294,7 +297,7 @@ def test_a_file_that_was_emptied_is_found_no_more(
     (folder / "a.txt").write_text("\n")
     index.main(index.Config(where, add=str(folder)))
     out = capsys.readouterr().out
-    assert "0 passages added, 1 deleted, 1 there already" in out
+    assert "passages added: 0, deleted: 1, there already: 1" in out
     assert "blank texts, which were left out: 1, namely a.txt" in out
     search.main(search.Config(where, "sort the list", k=9))
     assert "a.txt" not in capsys.readouterr().out

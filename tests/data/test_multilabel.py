@@ -306,3 +306,7 @@ def test_blank_lines_of_texts_are_told(tmp_path: Path, caplog: pytest.LogCapture
         f"{tmp_path / 'x.txt'}: 5 rows, among them",
         "  blank lines, which are left out: 2, namely line 2, line 4",
     ]
+    with pytest.raises(
+        ValueError, match=r"a \.txt file has no columns; received --text-column body with .*x"
+    ):
+        load_texts(str(tmp_path / "x.txt"), "body")

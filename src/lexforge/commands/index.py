@@ -111,6 +111,8 @@ def change(cfg: Config) -> None:
     """Add, replace and delete documents of an index."""
     settings = ["documents", "vectors", "max_seq_length", "index", "uri", "collection"]
     refuse_unread(cfg, settings, "--add and --delete change the index at --output, and keep its settings")
+    if cfg.add is None:
+        refuse_unread(cfg, ["source"], "--delete reads no documents")
     source = corpus.read_source(cfg.output)
     model = corpus.load_encoder_of(cfg.output, source, cfg.model)
     library = None if cfg.add is None else read_library(cfg.add, cfg.source, model)
@@ -129,7 +131,8 @@ def change(cfg: Config) -> None:
         show_progress_bar=True,
     )
     print(
-        f"{cfg.output}: {done.added} passages added, {done.deleted} deleted, {done.unchanged} there already"
+        f"{cfg.output}: passages added: {done.added}, deleted: {done.deleted}, "
+        f"there already: {done.unchanged}"
     )
 
 

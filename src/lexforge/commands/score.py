@@ -45,7 +45,7 @@ def main(cfg: Config) -> None:
     if (cfg.rows is None) == (cfg.data is None):
         raise ValueError("pass either --rows or --data: one of them lists the pairs")
     if cfg.data is None:
-        refuse_unread(cfg, ["split", "run", "depth"], "the pairs are those of --rows")
+        refuse_unread(cfg, ["source", "split", "run", "depth"], "the pairs are those of --rows")
     elif cfg.run is None:
         refuse_unread(cfg, ["depth"], "it is the depth of --run")
     check_output_file(cfg.output)

@@ -135,18 +135,30 @@ def refuse_unread(cfg: Any, names: Sequence[str], reason: str) -> None:
 
     Args:
         cfg: The settings, a dataclass in which every one of these options has a default.
-        names: The fields of the options.
+        names: The fields of the options, or of groups of options.
         reason: Why nothing reads them.
 
     Raises:
         ValueError: If one of them is not its default.
     """
     defaults = {field.name: field.default for field in fields(cfg)}
-    given = {name: getattr(cfg, name) for name in names if getattr(cfg, name) != defaults[name]}
+    given: dict[str, Any] = {}
+    for name in names:
+        given |= _given(name, getattr(cfg, name), defaults[name])
     if given:
         words = {name: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
         unread = [" ".join([f"--{name.replace('_', '-')}", *map(str, each)]) for name, each in words.items()]
         raise ValueError(f"{' and '.join(unread)} would be ignored: {reason}")
+
+
+def _given(name: str, value: Any, default: Any) -> dict[str, Any]:
+    """Return an option by its name if it is not its default; of a group of options, those that are not."""
+    if not is_dataclass(value):
+        return {} if value == default else {name: value}
+    given: dict[str, Any] = {}
+    for option in fields(value):
+        given |= _given(option.name, getattr(value, option.name), getattr(default, option.name))
+    return given
 
 
 def program_name() -> str:

@@ -189,6 +189,7 @@ def load_texts(
 
     Raises:
         FileNotFoundError: If there is no such file.
+        ValueError: If a column is named for a .txt file.
         DataError: If the data are wrong, a text of a row is blank, or there is no text; the message names
             file and line.
     """
@@ -196,6 +197,10 @@ def load_texts(
     faults = Faults(source, options.bad_rows)
     found: list[tuple[str | None, str]] = []
     if path.is_file() and ending(path) == ".txt":
+        if text_column is not None:
+            raise ValueError(
+                f"a .txt file has no columns; received --text-column {text_column} with {source}"
+            )
         for number, text in read_lines(path, options, faults):
             if text:
                 found.append((None, text))
