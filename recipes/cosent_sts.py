@@ -5,8 +5,8 @@ correlation on the test split.
 
 Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
 packages. It needs no network. Each pair is the beginning of one docstring and the rest of another, and its
-score says how near the two stand in the code. Your own data are JSON lines with `sentence1`, `sentence2`,
-`score` and `split` (train, test), plain or gzipped:
+score says how near the two stand in the code. Your own data are rows with `sentence1`, `sentence2`, `score`
+and `split` (train, test), in JSON lines or another format of rows:
 
     accelerate launch recipes/cosent_sts.py --data FILE --model sentence-transformers/all-MiniLM-L6-v2 \
         --steps None --epochs 4 --learning-rate 2e-5
@@ -21,7 +21,7 @@ The run directory holds:
 - the checkpoints
 
 `--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what the run would take, and
-writes nothing.
+writes nothing but caches.
 """
 
 from __future__ import annotations

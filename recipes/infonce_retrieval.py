@@ -3,7 +3,7 @@
     accelerate launch recipes/infonce_retrieval.py
 
 Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
-packages. It needs no network. On your own data, a folder in BEIR layout or `hf:organisation/name`:
+packages. It needs no network. On your own data, such as a folder in BEIR layout or a table of pairs:
 
     accelerate launch recipes/infonce_retrieval.py --data DIR \
         --model sentence-transformers/all-MiniLM-L6-v2 --steps 600 --learning-rate 2e-5
@@ -24,7 +24,7 @@ The run directory holds:
 - the checkpoints
 
 `--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what the run would take, and
-writes nothing.
+writes nothing but caches.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ The run directory holds:
 - the checkpoints
 
 By this classifier `lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from
-the last checkpoint. `--plan` takes a few steps, tells what the run would take, and writes nothing.
+the last checkpoint. `--plan` takes a few steps, tells what the run would take, and writes nothing but caches.
 """
 
 from __future__ import annotations

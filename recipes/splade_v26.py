@@ -27,7 +27,7 @@ The run directory holds:
 - the checkpoints
 
 `--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what the run would take, and
-writes nothing.
+writes nothing but caches.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 # The words of a command -> what it does. Its module is in `lexforge.commands`, with `_` between two words.
 COMMANDS = {
-    "train": "train an encoder by a recipe, and compare it with BM25 and with itself before training",
+    "train": "train an encoder by a recipe, measure it, and write the page of the run",
     "adapt": "adapt an encoder to documents without judged queries, and make an index of them",
     "trim": "give the documents of a SPLADE encoder a wanted number of terms, without training",
     "evaluate": "measure an encoder on a retrieval set",

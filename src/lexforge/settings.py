@@ -1022,7 +1022,7 @@ class RecipeSettings:
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
     plan: bool = False
-    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
+    """Whether to take a few steps only, tell what the run would take, and write nothing but caches."""
 
     card: Annotated[CardOptions, NO_PREFIX] = CardOptions()
 

@@ -11,7 +11,7 @@ of a vector can depend on the number of threads per process. `lexforge index` ma
 
 `--precision bf16` computes in bfloat16, and the vectors differ by about one percent. From 22 million weights
 on it encodes two to three times as many documents per second on a processor with AMX. `--plan` encodes a
-sample, tells how long the whole will take and how large it will be, and writes nothing.
+sample, tells how long the whole will take and how large it will be, and writes nothing but caches.
 """
 
 from __future__ import annotations
