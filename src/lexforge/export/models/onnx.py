@@ -69,7 +69,7 @@ def write_graph(
     *,
     one_text: bool = False,
     token_types: bool | None = None,
-) -> Tokenizer:
+) -> None:
     """Write a graph as `model.onnx` with the files of its tokenizer beside it.
 
     Args:
@@ -79,9 +79,6 @@ def write_graph(
         outputs: Names of the outputs.
         one_text: Whether the graph takes one text at a time.
         token_types: Whether the graph takes token_type_ids; None takes them where the model has them.
-
-    Returns:
-        The tokenizer as a runtime reads it from `tokenizer.json`.
     """
     folder.mkdir(exist_ok=True)
     tokenizer = write_tokenizer(side, folder)
@@ -92,7 +89,6 @@ def write_graph(
     if token_types:
         example["token_type_ids"] = torch.zeros_like(ids)
     write_onnx(graph.eval(), folder / MODEL_FILE, example, outputs, one_text=one_text)
-    return tokenizer
 
 
 def run_pooled(folder: Path, threads: int | None = None) -> RunTexts:
