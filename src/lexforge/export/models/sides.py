@@ -20,9 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.models import encode_kind, saved_prompt
-
-UNLIMITED = 1_000_000
-"""Tokens after which a text is cut where the model sets no limit: a runtime wants a number."""
+from lexforge.models.lengths import UNLIMITED
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +156,7 @@ def _read_side(
     chosen = {kind: prompts[kind] for kind in kinds}
     if isinstance(modules[0], SparseStaticEmbedding):
         weights = modules[0].weight.detach().float().cpu()
-        limit = min(int(tokenizer.model_max_length), UNLIMITED)
+        limit = min(int(tokenizer.model_max_length), UNLIMITED)  # a runtime wants a number
         return LookupSide(
             folder, kinds, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
         )
