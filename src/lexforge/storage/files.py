@@ -28,8 +28,7 @@ from typing import NamedTuple
 
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full, over a quota, or over the process's limit
 LEFTOVER_SECONDS = 3600.0  # nothing is written to for so long: what is older was left by a killed process
-# Earlier versions wrote the rank of the process behind the digits.
-_PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}(?:\.\d+)?\.partial", re.DOTALL)
+_PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}\.partial", re.DOTALL)
 
 
 def cache_folder(*names: str) -> Path:
