@@ -85,7 +85,7 @@ class Faults:
         try:
             yield
         except DataError as error:
-            self.bad(WRONG, where, str(error).removeprefix(": "))
+            self.bad(WRONG, where, str(error))
 
     def told(self, fault: str, where: object, detail: str = "") -> None:
         """Count a row that is told of and not refused; the arguments are those of `bad`."""

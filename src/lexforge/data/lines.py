@@ -198,7 +198,8 @@ def require_texts(where: object, **values: object) -> None:
     """Check that fields of a record are strings that UTF-8 can hold.
 
     Args:
-        where: Where the record stands, for error messages: file and line, or what names them as text.
+        where: Where the record stands, for error messages: file and line, or what names them as text; None
+            leaves the place to the caller.
         **values: Field -> value.
 
     Raises:
@@ -206,11 +207,11 @@ def require_texts(where: object, **values: object) -> None:
     """
     for field, value in values.items():
         if not isinstance(value, str):
-            raise DataError(f"{where}: {field!r} must be a string; received {excerpt(value)}")
+            raise _refused(where, f"{field!r} must be a string; received {excerpt(value)}")
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise DataError(f"{where}: {field!r} holds half of a surrogate pair: {error}") from error
+            raise _refused(where, f"{field!r} holds half of a surrogate pair: {error}") from error
 
 
 def check_new_id(where: object, key: str, known: Container[str]) -> None:
@@ -244,8 +245,8 @@ def check_grade(where: object, grade: object) -> int:
     """Return a grade as an integer.
 
     Args:
-        where: Where the grade stands, for error messages: file and line, query and document, or what names
-            them as text.
+        where: Where the grade stands, for error messages: query and document, or what names them as text;
+            None leaves the place to the caller.
         grade: An integer, or a float without a fraction.
 
     Returns:
@@ -258,17 +259,16 @@ def check_grade(where: object, grade: object) -> int:
         number = int(grade)
         if abs(number) <= MAX_GRADE:
             return number
-    raise DataError(
-        f"{where}: the score must be an integer grade from {-MAX_GRADE} to {MAX_GRADE}; "
-        f"received {excerpt(grade)}"
+    raise _refused(
+        where,
+        f"the score must be an integer grade from {-MAX_GRADE} to {MAX_GRADE}; received {excerpt(grade)}",
     )
 
 
-def parse_grade(where: str, text: str) -> int:
+def parse_grade(text: str) -> int:
     """Return the grade that a column of a file holds.
 
     Args:
-        where: Where the grade stands, for error messages: file and line.
         text: Decimal digits, with or without a sign; zeros may follow behind a point.
 
     Returns:
@@ -278,4 +278,8 @@ def parse_grade(where: str, text: str) -> int:
         DataError: If `check_grade` refuses it.
     """
     found = _INTEGER.fullmatch(text)
-    return check_grade(where, text if found is None else int(found[1]))
+    return check_grade(None, text if found is None else int(found[1]))
+
+
+def _refused(where: object, message: str) -> DataError:
+    return DataError(message if where is None else f"{where}: {message}")

@@ -216,7 +216,7 @@ def load_texts(
             with faults.reading(where):
                 cell: Any = record.get(column)
                 key = record.get("id")
-                require_texts("", **{column: cell})
+                require_texts(None, **{column: cell})
                 if stripped(cell):
                     found.append((None if key is None else str(key), cell.strip()))
                 else:
@@ -349,7 +349,7 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
     ids: set[str] = set()
     for where, record in records:
         with faults.reading(where):
-            require_texts("", id=record["id"], text=record["text"], split=record["split"])
+            require_texts(None, id=record["id"], text=record["text"], split=record["split"])
             labels = _checked_labels(record["labels"])
             key, text = record["id"], stripped(record["text"])
             if key in ids:
@@ -407,7 +407,7 @@ def _checked_labels(labels: object) -> tuple[str, ...]:
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
         raise DataError(f"'labels' must be a list of names; received {excerpt(labels)}")
     for name in labels:
-        require_texts("", labels=name)
+        require_texts(None, labels=name)
     return tuple(dict.fromkeys(labels))  # for example, Reuters-21578 names "corn" twice in one story
 
 

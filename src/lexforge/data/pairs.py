@@ -343,7 +343,7 @@ def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
         _rows_of(record, roles, width)
         _weight_of(record, roles)
     except DataError as error:
-        return str(error).removeprefix(": ")
+        return str(error)
     raise AssertionError("the record is good")
 
 
@@ -358,9 +358,9 @@ def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[A
     negatives = own_negatives[:width]
     named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
     for name, text in named:
-        require_texts("", **{name: text})
+        require_texts(None, **{name: text})
     for place, text in enumerate(negatives):
-        require_texts("", **{roles.negatives[0 if listed else place]: text})
+        require_texts(None, **{roles.negatives[0 if listed else place]: text})
     if not positives or not all(stripped(text) for _, text in named):
         raise DataError(f"the {roles.anchor} or {roles.positive} is blank")
     if any(_same(anchor, positive) for positive in positives):

@@ -147,7 +147,7 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
 
 def _pair(first: object, second: object, score: object) -> ScoredPair:
     """Check the cells of a row; a message names no place."""
-    require_texts("", sentence1=first, sentence2=second)
+    require_texts(None, sentence1=first, sentence2=second)
     number = _as_number(score)
     if not is_finite(number):
         raise DataError(f"the score must be a finite number; received {excerpt(score)}")

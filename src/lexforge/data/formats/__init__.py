@@ -144,7 +144,7 @@ def read_records(
             where = f"{path}:{number}"
             split = record.get(SPLIT)
             with faults.reading(where):
-                require_texts("", split="" if split is None else split)
+                require_texts(None, split="" if split is None else split)
                 yield where, split_of_row(split), record
         return
     tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)

@@ -270,9 +270,9 @@ def judgements_of_file(path: Path, faults: Faults) -> Iterator[tuple[str, str, s
     for number, query_id, document_id, score in _triples(path, faults):
         where = f"{path}:{number}"
         try:
-            grade = parse_grade("", score)
+            grade = parse_grade(score)
         except DataError as error:
             faults.rows += 1
-            faults.bad("wrong grades", where, str(error).removeprefix(": "), excerpt(score))
+            faults.bad("wrong grades", where, str(error), excerpt(score))
         else:
             yield where, query_id, document_id, grade

@@ -145,10 +145,10 @@ def _grades(table: Table, faults: Faults) -> Iterator[tuple[object, str, str, in
         where = origin.place(row)
         query, document = (_identifier(where, record[name]) for name in ("query-id", "corpus-id"))
         try:
-            grade = check_grade("", record.get("score", 1))
+            grade = check_grade(None, record.get("score", 1))
         except DataError as error:
             faults.rows += 1
-            faults.bad("wrong grades", where, str(error).removeprefix(": "), f"{query}, {document}")
+            faults.bad("wrong grades", where, str(error), f"{query}, {document}")
         else:
             yield where, query, document, grade
 

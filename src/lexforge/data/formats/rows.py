@@ -259,7 +259,7 @@ def _documents(
                 continue
             texts = {part: cells.get(part, "") for part in ("title", "text")}
             with faults.reading(where):
-                require_texts("", **texts)
+                require_texts(None, **texts)
                 known.add(key)
             if key in known:
                 yield where, key if "id" in columns else number, texts["title"], texts["text"]
