@@ -56,7 +56,7 @@ def test_reads_plain_and_gzipped_lines(tmp_path: Path, name: str) -> None:
     assert data.name == "set"
     assert data.label_names == ("x", "y", "z")
     assert data.columns("train") == {"text": ["one \u2028 line", "two"], "label": [[1, 1, 0], [0, 0, 0]]}
-    assert data.multi_hot("test") == [[1, 0, 1]]
+    assert data.columns("test")["label"] == [[1, 0, 1]]
     assert data.split("test")[0].labels == ("z", "x")
     with pytest.raises(ValueError, match=r"no split 'dev'; its splits are \['train', 'test'\]"):
         data.split("dev")

@@ -70,13 +70,13 @@ class MultiLabelData:
             raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
 
-    def multi_hot(self, split: str) -> list[list[int]]:
-        """Return the label sets of one split as `[N, L]` integers, 0 or 1."""
-        return multi_hot((row.labels for row in self.split(split)), self.label_names)
-
     def columns(self, split: str) -> dict[str, list[Any]]:
         """Return one text column and one label column, as `datasets.Dataset.from_dict` takes them."""
-        return {TEXT: [row.text for row in self.split(split)], LABEL: self.multi_hot(split)}
+        rows = self.split(split)
+        return {
+            TEXT: [row.text for row in rows],
+            LABEL: multi_hot((row.labels for row in rows), self.label_names),
+        }
 
     def digests(self) -> dict[str, dict[str, Any]]:
         """Compute the digests of the label names and of the texts of each split with their labels."""
