@@ -22,9 +22,9 @@ from bench_index import encoded, timed
 from sentence_transformers.util import dot_score, semantic_search
 
 from lexforge.models.load import load_encoder
-from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat
+from lexforge.retrieval import HNSW, IVF, FaissIndex
 
-LAYOUTS = (Flat(), HNSW(ef_search=32), HNSW(ef_search=128), IVF(probes=8), IVF(probes=32))
+LAYOUTS = (None, HNSW(ef_search=32), HNSW(ef_search=128), IVF(probes=8), IVF(probes=32))
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def searches(queries: np.ndarray, documents: np.ndarray, k: int) -> Iterator[Sea
 
         yield Search(
             "lexforge",
-            str(layout),
-            isinstance(layout, Flat),
+            "flat" if layout is None else str(layout),
+            layout is None,
             build_s,
             call,
             lambda hits: [[int(name) for name in row] for row in hits.ids],

@@ -148,5 +148,5 @@ def test_all_other_grades_are_refused(grade) -> None:
 def test_only_decimal_digits_are_grades(text: str) -> None:
     """`int` alone would read underscores, spaces and the digits of other scripts."""
     assert [parse_grade(good) for good in ("0", "+2", "-1", "0003", "1.0")] == [0, 2, -1, 3, 1]
-    with pytest.raises(DataError, match="^the score must be an integer grade"):
+    with pytest.raises(DataError, match=r"^the score must be an integer grade"):
         parse_grade(text)

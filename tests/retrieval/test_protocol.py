@@ -16,7 +16,6 @@ from lexforge.retrieval import (
     HNSW,
     IVF,
     FaissIndex,
-    Flat,
     Hits,
     Index,
     InvertedIndex,
@@ -65,7 +64,7 @@ class Backend:
 HNSW_WIDE = HNSW(neighbours=64, ef_search=2 * COUNT)
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
-    Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True),
+    Backend("faiss-flat", FaissIndex, {}, False, True),
     Backend("faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False),
     Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False),
     Backend("milvus-sparse", MilvusIndex, {}, True, True, "milvus_lite"),

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Index
-from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
+from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.servers.milvus import MilvusIndex
 from lexforge.retrieval.servers.qdrant import QdrantIndex
@@ -40,7 +40,7 @@ class Backend:
 
 BACKENDS: dict[IndexName, Backend] = {
     "inverted": Backend(InvertedIndex, ("sparse",)),
-    "faiss-flat": Backend(FaissIndex, ("dense",), {"layout": Flat()}),
+    "faiss-flat": Backend(FaissIndex, ("dense",)),
     "faiss-hnsw": Backend(FaissIndex, ("dense",), {"layout": HNSW()}),
     "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": IVF()}),
     "milvus": Backend(MilvusIndex, ("sparse", "dense"), on_server=True),

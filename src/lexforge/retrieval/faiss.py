@@ -32,11 +32,6 @@ FORMAT = "lexforge-faiss-index"
 
 
 @dataclass(frozen=True)
-class Flat:
-    """An exact search, which compares the query with every document."""
-
-
-@dataclass(frozen=True)
 class HNSW:
     """An approximate search in a navigable small-world graph (Malkov and Yashunin, 2018).
 
@@ -67,40 +62,38 @@ class IVF:
 class FaissIndex:
     """Search for the k best dense vectors by inner product or cosine.
 
-    Documents of equal score stand in the order of their positions. With `Flat` the k best are exact, also
-    where several documents have the k-th score. FAISS computes a score by one of two routines, depending on
-    the number of queries, and the two round differently in the last bits. HNSW and IVF can miss documents and
-    then return fewer than k.
+    Documents of equal score stand in the order of their positions. Without a layout the k best are exact,
+    also where several documents have the k-th score. FAISS computes a score by one of two routines, depending
+    on the number of queries, and the two round differently in the last bits. HNSW and IVF can miss documents
+    and then return fewer than k.
 
     Args:
         width: Number D of dimensions.
         similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
-        layout: `Flat()`, `HNSW(...)` or `IVF(...)`; None is `Flat()`.
+        layout: `HNSW(...)` or `IVF(...)`; None searches exactly (flat).
 
     Raises:
         ModuleNotFoundError: If the package `faiss-cpu` is not installed.
         ValueError: If the similarity is unknown.
     """
 
-    def __init__(
-        self, width: int, similarity: Similarity = "dot", layout: Flat | HNSW | IVF | None = None
-    ) -> None:
+    def __init__(self, width: int, similarity: Similarity = "dot", layout: HNSW | IVF | None = None) -> None:
         import faiss
 
         self.width = width
         self.similarity: Similarity = check_similarity(similarity)
-        self.layout = layout or Flat()
+        self.layout = layout
         self._ids = DocumentIds()
-        if isinstance(self.layout, Flat):
+        if layout is None:
             self._index: Any = faiss.IndexFlatIP(width)
-        elif isinstance(self.layout, HNSW):
-            self._index = faiss.IndexHNSWFlat(width, self.layout.neighbours, faiss.METRIC_INNER_PRODUCT)
-            self._index.hnsw.efConstruction = self.layout.ef_construction
-            self._index.hnsw.efSearch = self.layout.ef_search
+        elif isinstance(layout, HNSW):
+            self._index = faiss.IndexHNSWFlat(width, layout.neighbours, faiss.METRIC_INNER_PRODUCT)
+            self._index.hnsw.efConstruction = layout.ef_construction
+            self._index.hnsw.efSearch = layout.ef_search
         else:
             quantizer = faiss.IndexFlatIP(width)
-            self._index = faiss.IndexIVFFlat(quantizer, width, self.layout.lists, faiss.METRIC_INNER_PRODUCT)
-            self._index.nprobe = self.layout.probes
+            self._index = faiss.IndexIVFFlat(quantizer, width, layout.lists, faiss.METRIC_INNER_PRODUCT)
+            self._index.nprobe = layout.probes
             self._index.cp.min_points_per_centroid = 1  # otherwise FAISS prints advice to the console
 
     @classmethod
@@ -114,7 +107,7 @@ class FaissIndex:
         documents: NDArray,
         ids: list[str],
         similarity: Similarity = "dot",
-        layout: Flat | HNSW | IVF | None = None,
+        layout: HNSW | IVF | None = None,
     ) -> FaissIndex:
         """Return an index of the documents.
 
@@ -122,7 +115,7 @@ class FaissIndex:
             documents: Finite floats `[N, D]`.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
-            layout: `Flat()`, `HNSW(...)` or `IVF(...)`; None is `Flat()`.
+            layout: `HNSW(...)` or `IVF(...)`; None searches exactly (flat).
 
         Returns:
             The index.
@@ -186,7 +179,7 @@ class FaissIndex:
                 yield row, (row_places[found], row_values[found])
 
         asked = np.arange(len(vectors))
-        exact = isinstance(self.layout, Flat)
+        exact = self.layout is None
         return self._ids.hits(*complete_ties(search, asked, len(vectors), wanted, len(self), exact))
 
     def vectors(self, ids: Sequence[str] | None = None) -> NDArray[np.float32]:
@@ -223,7 +216,9 @@ class FaissIndex:
         """
         import faiss
 
-        layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
+        layout = {"name": "Flat"}
+        if self.layout is not None:
+            layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
         fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
         with new_directory(directory) as path:
             faiss.write_index(self._index, str(path / "index.faiss"))
@@ -251,7 +246,8 @@ class FaissIndex:
         path = Path(directory)
         try:
             settings = dict(fields["layout"])
-            layout = {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[settings.pop("name")](**settings)
+            name = settings.pop("name")
+            layout = None if name == "Flat" else {"HNSW": HNSW, "IVF": IVF}[name](**settings)
             index = cls(fields["width"], fields["similarity"], layout)
             index._ids = read_ids(path)
             read = faiss.read_index(str(path / "index.faiss"))
