@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.data import RetrievalData
-from lexforge.evaluation import evaluate_bm25, evaluate_within, evaluator_of_split, evaluators_by_split
+from lexforge.evaluation import (
+    RetrievalEvaluator,
+    compare_with_bm25,
+    evaluate_bm25,
+    evaluate_within,
+    evaluator_of_split,
+    evaluators_by_split,
+)
+from lexforge.evaluation.retrieval_task import COMPARED_ROWS
 
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+ROWS = [{"anchor": word, "positive": f"the {word} of a {other}"} for word, other in pairwise(WORDS)]
 CORPUS = {"d0": "ship and wave", "d1": "wheat and barn", "d2": "star and comet"}
 
 
@@ -60,3 +73,26 @@ def test_a_slow_model_searches_a_sample(tiny_splade: SparseEncoder) -> None:
     result, searched = evaluate_within(0.0, tiny_splade, evaluator, many)
     assert searched == 2
     assert {document for found in result.run.values() for document in found} == {"d0", "d1"}
+
+
+def test_both_are_measured_on_the_same_task(tiny_splade: SparseEncoder) -> None:
+    """The numbers are those of an evaluation of the rows, with all positives of a query judged relevant."""
+    rows = [*ROWS, {"anchor": WORDS[0], "positive": "another list"}]
+    texts = [row["positive"] for row in rows]
+    corpus = {str(place): text for place, text in enumerate(texts)}
+    queries = {word: word for word in WORDS[:-1]}
+    judged = {word: {str(place): 1} for place, word in enumerate(WORDS[:-1])}
+    judged[WORDS[0]][str(len(rows) - 1)] = 1
+    evaluator = RetrievalEvaluator(queries, corpus, judged, latency_queries=0)
+    found = compare_with_bm25(tiny_splade, Dataset.from_list(rows))
+    assert found["model"] == evaluator.evaluate(tiny_splade).metrics["nDCG@10"]
+    assert found["bm25"] == evaluate_bm25(evaluator).metrics["nDCG@10"]
+    assert found["bm25"] > found["model"], "random weights know nothing"
+
+
+def test_a_sample_is_spread_over_the_rows(tiny_splade: SparseEncoder) -> None:
+    """The first rows of a set often come from one source."""
+    found = [{"anchor": word, "positive": f"the {word}"} for word in WORDS[:6]]
+    lost = [{"anchor": f"x{n}", "positive": f"y{n}"} for n in range(6)]
+    rows = [row for row in [*found, *lost] for _ in range(COMPARED_ROWS // 6)]
+    assert compare_with_bm25(tiny_splade, rows)["bm25"] == 0.5

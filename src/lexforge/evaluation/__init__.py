@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         f1_at,
     )
     from lexforge.evaluation.retrieval_task import (
+        compare_with_bm25,
         evaluate_bm25,
         evaluate_within,
         evaluator_of_split,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         metrics_table,
         split_terms,
     )
-    from lexforge.evaluation.training_queries import compare_with_bm25
     from lexforge.evaluation.trec import check_run_ids, read_run, read_run_of_split, write_run
 
 __all__ = [

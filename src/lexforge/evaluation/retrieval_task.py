@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
+from lexforge.common.ranks import from_first_rank
+from lexforge.common.samples import evenly_spaced
 from lexforge.corpus import encoding_speed
 from lexforge.data import RetrievalData, sample_corpus
+from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import score_run
 from lexforge.evaluation.trec import check_run_ids
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+COMPARED_ROWS = 2000
+"""Training rows that are compared with BM25 at most; their positives are what is searched."""
+COMPARED_MEASURE = "nDCG@10"
 logger = logging.getLogger(__name__)
 
 
@@ -100,3 +110,42 @@ def evaluate_bm25(evaluator: RetrievalEvaluator) -> RetrievalResult:
     run = evaluator.search(evaluator.bm25, evaluator.query_texts)
     scores = score_run(run, evaluator.qrels, evaluator.metrics)
     return RetrievalResult(scores.mean, run, scores.per_query, sparsity={}, timing={})
+
+
+def compare_with_bm25(model: SparseEncoder, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, float]:
+    """Measure BM25 and a model on queries of the training rows, whose positives are the corpus.
+
+    The queries of dev and test stay unseen.
+
+    Args:
+        model: The model before training.
+        rows: Training rows with the columns `anchor` and `positive`, at least one. Of more than
+            `COMPARED_ROWS` rows, evenly spaced ones are compared.
+
+    Returns:
+        "bm25" and "model" -> nDCG@10, equal on all ranks, of which the first one measures.
+    """
+    return from_first_rank(lambda: _compare(model, rows))
+
+
+def _compare(model: SparseEncoder, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, float]:
+    queries: dict[str, str] = {}  # text -> id, as for the documents
+    documents: dict[str, str] = {}
+    judged: dict[str, dict[str, int]] = {}
+    for place in evenly_spaced(len(rows), COMPARED_ROWS):
+        row = rows[place]
+        query = queries.setdefault(row[ANCHOR], f"q{len(queries)}")
+        judged.setdefault(query, {})[documents.setdefault(row[POSITIVE], f"d{len(documents)}")] = 1
+    corpus = {number: text for text, number in documents.items()}
+    evaluator = RetrievalEvaluator(
+        {number: text for text, number in queries.items()},
+        corpus,
+        judged,
+        metrics=[COMPARED_MEASURE],
+        latency_queries=0,
+        show_progress_bar=True,
+    )
+    return {
+        "bm25": evaluate_bm25(evaluator).metrics[COMPARED_MEASURE],
+        "model": evaluator.evaluate(model).metrics[COMPARED_MEASURE],
+    }

@@ -24,7 +24,7 @@ from lexforge import corpus
 from lexforge.common.device_memory import free_memory, peak_memory
 from lexforge.common.numbers import byte_size, duration
 from lexforge.common.ranks import from_first_rank
-from lexforge.evaluation.training_queries import ROWS
+from lexforge.evaluation.retrieval_task import COMPARED_ROWS
 from lexforge.losses.base import LOSS_KEYS, losses_of
 from lexforge.losses.gradient_cache import can_be_cut
 from lexforge.losses.memory import RowsThatFit
@@ -168,7 +168,7 @@ class Plan:
         evaluations = 1 + (0 if between is None else -(-self.steps // between))
         wanted = [number for number in getattr(trainer, "wanted_terms", {}).values() if number is not None]
         texts = evaluations * searched + len(wanted) * (SAMPLE + int(COUNTED_TEXTS / BETWEEN))
-        texts += mines * (len(documents) + self.rows) + compares * 2 * min(self.rows, ROWS)
+        texts += mines * (len(documents) + self.rows) + compares * 2 * min(self.rows, COMPARED_ROWS)
         encoding = texts / per_second
         if evaluation.initial_evaluation:
             encoding += min(searched / per_second, first_seconds)
