@@ -11,9 +11,8 @@ import torch
 
 from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from lexforge.corpus.indexing import index_passages
 from lexforge.corpus.search import Searcher, open_searcher
-from lexforge.corpus.stored_index import build_index, open_index
+from lexforge.corpus.stored_index import build_index, index_passages, open_index
 from lexforge.retrieval import BM25Index
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(

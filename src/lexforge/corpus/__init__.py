@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         join_vectors,
         vector_type,
     )
-    from lexforge.corpus.indexing import index_passages
     from lexforge.corpus.label_classifier import LabelClassifier, label_scores, load_label_classifier
     from lexforge.corpus.own_tokens import count_tokens, token_limit, unknown_share, unknown_shares
     from lexforge.corpus.search import (
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
         named_terms,
         open_searcher,
     )
-    from lexforge.corpus.stored_index import Source, build_index, open_index, read_source
+    from lexforge.corpus.stored_index import Source, build_index, index_passages, open_index, read_source
 
 __all__ = [
     "Change",
