@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lexforge.common.similarity import agreed_similarity, check_similarity, similarity_of
+from lexforge.common.similarity import agreed_similarity, check_similarity
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss, NWSLoss
 
 
@@ -19,7 +19,7 @@ def test_a_loss_takes_the_similarity_of_the_model() -> None:
     """None asks for nothing; a model that states nothing is searched by dot product."""
     assert agreed_similarity(model("cosine"), loss="L") == "cosine"
     assert agreed_similarity(model("dot"), loss="L") == "dot"
-    assert agreed_similarity(model(None), loss="L") == similarity_of(object()) == "dot"
+    assert agreed_similarity(model(None), loss="L") == agreed_similarity(object(), loss="L") == "dot"
 
 
 def test_a_loss_may_name_the_similarity_that_the_model_has() -> None:
@@ -44,8 +44,9 @@ def test_an_unknown_similarity_is_refused(wrong: object) -> None:
         check_similarity(wrong)
     with pytest.raises(ValueError, match="received"):
         agreed_similarity(model("dot"), wrong, loss="L")
-    with pytest.raises(ValueError, match="received"):
-        agreed_similarity(model(wrong), "dot", loss="L")
+    for asked in (None, "dot"):
+        with pytest.raises(ValueError, match="received"):
+            agreed_similarity(model(wrong), asked, loss="L")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lexforge.common.similarity import check_similarity, similarity_of
+from lexforge.common.similarity import check_similarity
 from lexforge.losses.similarity import scores_of_columns
 
 
@@ -58,15 +58,3 @@ def test_an_unknown_similarity_is_named() -> None:
         check_similarity("euclidean")
     with pytest.raises(ValueError, match="'Cosine'"):
         scores_of_columns(torch.ones(1, 2), [torch.ones(1, 2)], "Cosine")
-
-
-def test_the_similarity_of_a_model_is_what_it_is_searched_by() -> None:
-    """Training by another one ranks differently; one that no loss has is refused."""
-    model = torch.nn.Linear(1, 1)
-    assert similarity_of(model) == "dot"
-    for name in ("cosine", "dot"):
-        model.similarity_fn_name = name
-        assert similarity_of(model) == name
-    model.similarity_fn_name = "euclidean"
-    with pytest.raises(ValueError, match="'euclidean'"):
-        similarity_of(model)

@@ -30,28 +30,12 @@ def check_similarity(similarity: object) -> Similarity:
     return cast(Similarity, name)
 
 
-def similarity_of(model: object) -> Similarity:
-    """Return the similarity by which a model is searched.
-
-    Args:
-        model: An encoder with the attribute `similarity_fn_name`; without it, or where it is None, the
-            similarity is the dot product.
-
-    Returns:
-        "cosine" or "dot".
-
-    Raises:
-        ValueError: If the model's similarity is another one.
-    """
-    return check_similarity(getattr(model, "similarity_fn_name", None) or "dot")
-
-
 def agreed_similarity(model: object, similarity: object = None, *, loss: str) -> Similarity:
     """Return the one similarity of training and search, or refuse a loss that would train by another one.
 
     Args:
-        model: The encoder to train; see `similarity_of`. An encoder that states no similarity agrees with
-            every one.
+        model: The encoder to train. One without a `similarity_fn_name`, or where it is None, agrees with
+            every similarity, and is searched by dot product.
         similarity: The similarity that the loss was given or is defined on; None takes the model's.
         loss: Name of the loss, for the message.
 
@@ -61,13 +45,14 @@ def agreed_similarity(model: object, similarity: object = None, *, loss: str) ->
     Raises:
         ValueError: If one of the two names is unknown, or the loss and the model name different ones.
     """
-    stated = getattr(model, "similarity_fn_name", None)
+    name = getattr(model, "similarity_fn_name", None)
+    stated = check_similarity(name) if name else None
     if similarity is None:
-        return similarity_of(model)
+        return stated or "dot"
     wanted = check_similarity(similarity)
-    if stated and check_similarity(stated) != wanted:
+    if stated not in (None, wanted):
         raise ValueError(
-            f"{loss} trains by {wanted!r}, but the model is searched by {similarity_of(model)!r}; "
+            f"{loss} trains by {wanted!r}, but the model is searched by {stated!r}; "
             f"set model.similarity_fn_name = {wanted!r} before the loss is made, so that training and search "
             "agree"
         )

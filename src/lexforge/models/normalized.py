@@ -7,7 +7,7 @@ from typing import TypeVar
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Normalize
 
-from lexforge.common.similarity import similarity_of
+from lexforge.models.load import check_encoder
 
 SparseOrDense = TypeVar("SparseOrDense", SparseEncoder, SentenceTransformer)
 
@@ -29,7 +29,7 @@ def normalize_vectors(model: SparseOrDense) -> SparseOrDense:
         ValueError: If the model's similarity is neither cosine nor dot product, or if `encode` cuts its
             vectors afterwards (`max_active_dims`, `truncate_dim`), which would change their length again.
     """
-    if similarity_of(model) == "dot":
+    if check_encoder(model) == "dot":
         return model
     for name in ("max_active_dims", "truncate_dim"):
         if getattr(model, name, None) is not None:

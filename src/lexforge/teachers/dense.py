@@ -28,8 +28,8 @@ class SentenceTransformerTeacher:
     def __init__(self, model_name_or_path: str = "BAAI/bge-m3") -> None:
         from sentence_transformers import SentenceTransformer
 
-        from lexforge.common.similarity import similarity_of
         from lexforge.models.fingerprint import fingerprint
+        from lexforge.models.load import check_encoder
         from lexforge.models.names import checked_name, model_type
 
         try:
@@ -38,7 +38,7 @@ class SentenceTransformerTeacher:
             found = model_type(name)
             if found == "dense":
                 self._encoder = SentenceTransformer(name)
-                self.similarity = similarity_of(self._encoder)
+                self.similarity = check_encoder(self._encoder)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"the teacher {model_name_or_path!r} cannot be loaded; pass a folder or a model name that "

@@ -12,13 +12,12 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from torch import Tensor
 
-from lexforge.common.similarity import similarity_of
 from lexforge.common.types import TextKind
 from lexforge.data import RetrievalData
 from lexforge.evaluation import evaluate_run
 from lexforge.export.models.check import Written
 from lexforge.export.models.sides import EncodedSide, read_sides, reference_vectors
-from lexforge.models import fuse_splade_head
+from lexforge.models import check_encoder, fuse_splade_head
 from lexforge.retrieval import InvertedIndex
 
 BATCH = 32
@@ -53,7 +52,7 @@ def measure_export(
     }
     for kind, each in texts.items():
         vectors[kind], seconds[kind] = _encode(model, written, each, kind)
-    index = InvertedIndex.build(vectors["document"], list(data.corpus), similarity=similarity_of(model))
+    index = InvertedIndex.build(vectors["document"], list(data.corpus), similarity=check_encoder(model))
     run = index.search(vectors["query"], k=10).to_run(list(queries))
     found = evaluate_run(run, data.split(split), [METRIC])
     return found | {"documents_per_second": len(data.corpus) / seconds["document"]}
