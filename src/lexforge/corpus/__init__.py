@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         QueryResult,
         Searcher,
         load_encoder_of,
-        matched_terms,
         named_terms,
         open_searcher,
+        shared_weights,
     )
     from lexforge.corpus.stored_index import Source, build_index, index_passages, open_index, read_source
 
@@ -55,11 +55,11 @@ __all__ = [
     "label_scores",
     "load_encoder_of",
     "load_label_classifier",
-    "matched_terms",
     "named_terms",
     "open_index",
     "open_searcher",
     "read_source",
+    "shared_weights",
     "token_limit",
     "unknown_share",
     "unknown_shares",

@@ -252,20 +252,6 @@ def load_encoder_of(directory: str | Path, source: Source, model: str | None = N
     return load_encoder(names[-1], source.max_seq_length)
 
 
-def matched_terms(model: SparseEncoder, query: Vectors, documents: Vectors) -> list[list[tuple[str, float]]]:
-    """Return the terms that a query shares with each document, with what each adds to the score.
-
-    Args:
-        model: The encoder, whose similarity says how vectors are compared.
-        query: The vector of the query, CSR `[1, V]`.
-        documents: The vectors of n documents, CSR `[n, V]`, n >= 1.
-
-    Returns:
-        One list of (term, product of the two weights) per document, the largest product first.
-    """
-    return named_terms(model, shared_weights(model, query, documents))
-
-
 def shared_weights(model: SparseEncoder, query: Vectors, documents: Vectors) -> sparse.csr_array:
     """Return what each term adds to the score of each document.
 

@@ -12,7 +12,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import Run
 from lexforge.common.words import shorten
-from lexforge.corpus import Vectors, matched_terms, named_terms
+from lexforge.corpus import Vectors, named_terms, shared_weights
 from lexforge.corpus.own_tokens import own_tokens
 from lexforge.evaluation import RetrievalEvaluator, RetrievalResult, split_terms
 
@@ -73,9 +73,10 @@ def sample_searches(
             assert isinstance(model, SparseEncoder)
             entry |= _query_terms(model, text, weighted[number])
             positions = [places[document] for document, _ in found]
-            matches = matched_terms(model, queries[[row]], documents[positions]) if found else []
-            for hit, terms in zip(entry["hits"], matches, strict=True):
-                hit["terms"] = _rounded(terms[:MATCHED])
+            if found:
+                matches = named_terms(model, shared_weights(model, queries[[row]], documents[positions]))
+                for hit, terms in zip(entry["hits"], matches, strict=True):
+                    hit["terms"] = _rounded(terms[:MATCHED])
         named |= dict.fromkeys(document for document, _ in found)
         for system, result in results.items():
             if system != "trained":
