@@ -98,8 +98,11 @@ def encode(
     # into memory fails at once.
     by_length = np.argsort([-len(text) for text in texts], kind="stable")
     order: list[int] = []  # the place of each encoded text
-    options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False}
-    options |= {"convert_to_tensor": True}
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "show_progress_bar": False,
+        "convert_to_tensor": True,
+    }
     if is_sparse:
         options |= {"convert_to_sparse_tensor": True, "save_to_cpu": True}
     to_rows: Callable[..., Vectors] = _to_csr if is_sparse else _to_array
@@ -111,15 +114,16 @@ def encode(
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
             places = by_length[start : start + batch_size * BATCHES_PER_BLOCK]
             part = [texts[i] for i in places]
-            batched = None
             with narrow:
+                batched = None
                 if isinstance(encoder, SparseEncoder):
                     batched = encode_by_tokens(encoder, part, kind, batch_size)
                 if batched is None:
-                    rows.append(to_rows(encode_kind(encoder, part, kind, **options)))
-            if batched is not None:
-                rows.append(to_rows(batched[0]))
-                places, part = places[batched[1]], [part[i] for i in batched[1]]
+                    embeddings = encode_kind(encoder, part, kind, **options)
+                else:
+                    embeddings, encoded = batched
+                    places, part = places[encoded], [part[i] for i in encoded]
+            rows.append(to_rows(embeddings))
             order += places.tolist()
             # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
             # refuses its vectors.

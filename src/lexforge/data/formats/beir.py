@@ -76,7 +76,8 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the documents with their titles; see `Format.titled`."""
-    return _records(_corpus_file(Path(source)))
+    path = Path(source)
+    return _records(path if is_corpus(path) else _part(path, "corpus.jsonl"))
 
 
 def load_queries(folder: str | Path) -> dict[str, str]:
@@ -158,11 +159,6 @@ def _find(path: Path) -> Path:
     if len(found) > 1:
         raise DataError(f"both {found[0]} and {found[1].name} exist; keep one")
     return found[0]
-
-
-def _corpus_file(source: Path) -> Path:
-    """Return the file of the documents: the source itself, or a part of the folder."""
-    return source if is_corpus(source) else _part(source, "corpus.jsonl")
 
 
 def _part(folder: Path, name: str) -> Path:

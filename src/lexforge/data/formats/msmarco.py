@@ -109,7 +109,10 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
 def _qrels_files(path: Path) -> dict[str, Path]:
     """Return split -> file of judgements of a folder; triples of ids in it are those of train."""
     folder = path.parent if path.is_file() else path
-    found = {_split_of(file, "qrels."): file for file in _files(folder, "qrels.")}
+    found = {
+        unpacked(file).removeprefix("qrels.").removesuffix(".tsv").removesuffix(".txt"): file
+        for file in _files(folder, "qrels.")  # such as qrels.dev.small.tsv
+    }
     if TEST not in found and SMALL in found:
         logger.info("%s: the split test is %s, and dev has the other queries", folder, found[SMALL].name)
         found[TEST] = found[SMALL]
@@ -126,11 +129,6 @@ def _files(folder: Path, beginning: str) -> list[Path]:
         for path in folder.iterdir()
         if path.name.startswith(beginning) and unpacked(path).endswith((".tsv", ".txt"))
     )
-
-
-def _split_of(file: Path, beginning: str) -> str:
-    """Return the split that a name such as qrels.dev.small.tsv holds."""
-    return unpacked(file).removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
 
 
 def _queries_of(path: Path) -> set[str]:
