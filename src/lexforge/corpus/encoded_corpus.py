@@ -28,7 +28,7 @@ from lexforge.models.load import check_encoder
 from lexforge.retrieval.base import check_ids
 from lexforge.settings import EncodingPrecision, VectorType
 from lexforge.storage.files import leftover, remove_leftovers, write_file
-from lexforge.storage.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
+from lexforge.storage.manifest import MALFORMED, MANIFEST, content_sha256, pack_manifest, unpack_manifest
 
 FORMAT = "lexforge-encoded-corpus"
 _OWN = re.compile(r"manifest\.json|block-\d{6}\.safetensors")
@@ -264,7 +264,7 @@ def _read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(**unpack_manifest(path.read_bytes(), FORMAT))
         if manifest.documents < 1 or manifest.block_rows < 1:
             raise ValueError(f"it says {manifest.documents} documents in blocks of {manifest.block_rows}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise ValueError(f"{path} is not the manifest of an encoded corpus: {error!r}") from error
     return manifest
 
@@ -294,7 +294,7 @@ def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, l
         ids = json.loads(arrays["ids"].tobytes())
         if len(ids) != vectors.shape[0]:
             raise ValueError(f"{len(ids)} ids for {vectors.shape[0]} vectors")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ValueError(
             f"{path} is cut, altered, or of another corpus ({error}); delete it and encode again"
         ) from error

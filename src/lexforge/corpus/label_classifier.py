@@ -18,6 +18,7 @@ from lexforge.corpus.encoding import encode
 from lexforge.models.load import load_encoder
 from lexforge.models.names import checked_name
 from lexforge.retrieval.vectors import unit_rows
+from lexforge.storage.manifest import MALFORMED
 from lexforge.storage.tensors import read_tensors, write_tensors
 
 CLASSIFIER_FILE = "label_classifier.safetensors"
@@ -147,7 +148,7 @@ def load_label_classifier(name: str | Path) -> LabelClassifier:
         fields, tensors = read_tensors(Path(file).resolve(), FORMAT)  # the hub's cache holds links
         names, threshold = tuple(fields["label_names"]), float(fields["threshold"])
         weights, bias = tensors["weights"].numpy(), tensors.get("bias")
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise ValueError(f"{file} is no classifier of labels, or damaged: {error}") from error
     model = cast(SentenceTransformer, load_encoder(model_name))  # as its training saved it
     return LabelClassifier(model, names, weights, None if bias is None else bias.numpy(), threshold)

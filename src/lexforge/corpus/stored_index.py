@@ -28,7 +28,7 @@ from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.settings import IndexName
 from lexforge.storage.files import check_new, new_directory, write_file
-from lexforge.storage.manifest import pack_manifest, unpack_manifest
+from lexforge.storage.manifest import MALFORMED, pack_manifest, unpack_manifest
 
 SOURCE = "source.json"
 INDEX = "index"
@@ -287,7 +287,7 @@ def read_source(directory: str | Path) -> Source:
             )
         if not isinstance(source.generation, int):
             raise TypeError(f"generation must be a number; received {source.generation!r}")
-    except (ValueError, TypeError) as error:
+    except MALFORMED as error:
         raise ValueError(
             f"{path} does not describe an index of this version of lexforge, so make it again: {error}"
         ) from error

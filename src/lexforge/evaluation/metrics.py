@@ -17,6 +17,7 @@ from lexforge.common.types import Qrels, Run
 from lexforge.data.lines import check_grade
 from lexforge.retrieval.base import check_k
 from lexforge.storage.files import write_text
+from lexforge.storage.manifest import MALFORMED
 
 METRICS = ("nDCG@10", "RR@10", "R@100")
 """The measures of a retriever that are computed by default, as ir-measures names them."""
@@ -225,7 +226,7 @@ def read_scores(path: str | Path) -> RunScores:
         # Written again only because this refuses NaN, infinities and halves of surrogate pairs.
         json.dumps(per_query, ensure_ascii=False, allow_nan=False).encode("utf-8")
         mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
-    except (ValueError, AttributeError, TypeError, ArithmeticError, RecursionError) as error:
+    except MALFORMED as error:
         raise ValueError(f"{path} does not hold scores by measure and query: {error}") from error
     return RunScores(mean, per_query)
 

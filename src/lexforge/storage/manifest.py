@@ -30,7 +30,8 @@ MANIFEST = "manifest.json"  # the file of a folder
 METADATA = "manifest"  # the entry of a safetensors file; a single one, for it orders several at random
 VERSION = 4
 SETTLED_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT)
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a damaged or foreign file raises: a field may be missing or of another type."""
 
 
 def pack_manifest(format_name: str, fields: Mapping[str, Any], parts: Mapping[str, Any] | None = None) -> str:
@@ -135,7 +136,7 @@ def read_manifest(
             for name, entry in entries.items()
         }
         settled = int(written_ns) - SETTLED_NS
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ValueError(f"{path} is not the manifest of a folder: {error!r}") from error
     found = _files(Path(directory))
     if missing := sorted(expected.keys() - found.keys()):
@@ -175,7 +176,7 @@ def _read(text: str | bytes, format_name: str, what: str) -> tuple[dict[str, Any
     try:
         manifest = json.loads(text)
         found = (manifest["format"], manifest["version"])
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ValueError(f"{what} is not the manifest of a {format_name}: {error!r}") from error
     if found != (format_name, VERSION):
         expected = f"{format_name!r} version {VERSION}"
@@ -184,7 +185,7 @@ def _read(text: str | bytes, format_name: str, what: str) -> tuple[dict[str, Any
         if manifest.pop("sha256", None) != content_sha256(manifest):
             raise ValueError("it does not have its own checksum: damaged or changed")
         return {**manifest["fields"]}, {**manifest["files"]}, manifest.get("written_ns")
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ValueError(f"{what} is not the manifest of a {format_name}: {error!r}") from error
 
 

@@ -26,7 +26,7 @@ from lexforge.data.faults import Faults
 from lexforge.data.retrieval_data import RetrievalData, untitled
 from lexforge.settings import SourceOptions
 from lexforge.storage.files import cache_folder, remove_leftovers, write_file
-from lexforge.storage.manifest import pack_manifest, unpack_manifest
+from lexforge.storage.manifest import MALFORMED, pack_manifest, unpack_manifest
 
 # The dependencies of lexforge and their own, by import name; those that are not installed are left out.
 PACKAGES = (
@@ -269,5 +269,5 @@ def _read_cache(cache_file: Path) -> list[DocstringPair]:
     try:
         unpack_manifest(head, FORMAT, {"pairs": body})
         return [DocstringPair(**json.loads(line)) for line in body.decode().split("\n")[:-1]]
-    except (ValueError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise DataError(f"{cache_file} is broken ({error!r}); delete it to parse again") from error

@@ -26,7 +26,7 @@ from lexforge.retrieval.base import (
 from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
 from lexforge.settings import VectorType
 from lexforge.storage.files import new_directory
-from lexforge.storage.manifest import read_manifest, write_manifest
+from lexforge.storage.manifest import MALFORMED, read_manifest, write_manifest
 
 PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
 BATCH_ROWS = 1000  # documents that one request sends
@@ -239,7 +239,7 @@ class ServerIndex(ABC):
         try:
             saved, local, collection = str(fields["uri"]), fields[cls.local_field], str(fields["collection"])
             ids = read_ids(Path(directory))
-        except (KeyError, ValueError) as error:
+        except MALFORMED as error:
             raise ValueError(f"{directory} is not a {cls.engine} index of lexforge: {error}") from error
         if local:
             saved = str((Path(directory).resolve() / saved).resolve())
@@ -390,7 +390,7 @@ class ServerIndex(ABC):
             fields = self._description()
             self._vector_type, self._width = fields["vector_type"], int(fields["width"])
             self.similarity = check_similarity(fields["similarity"])
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise ValueError(f"{self.where} was not made by lexforge: {error!r}") from error
         if similarity not in (None, self.similarity):
             raise ValueError(f"{self.where} has similarity {self.similarity!r}; received {similarity!r}")
