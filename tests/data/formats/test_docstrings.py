@@ -221,8 +221,18 @@ def test_a_killed_write_leaves_no_cache(
     load_docstrings(tmp_path / "cache", roots=sources)
 
 
+def test_max_pairs_keeps_a_fixed_choice(tmp_path: Path, sources: dict[str, Path]) -> None:
+    """A quick trial should be the same on each call, and a part of a larger one."""
+    two, three = (load_docstrings(tmp_path, roots=sources, max_pairs=count) for count in (2, 3))
+    assert len(two.corpus) == len(two.queries) == 2
+    assert set(two.corpus) < set(three.corpus)
+    assert sum(len(two.split(split)) for split in two.splits) == 2
+
+
 def test_what_cannot_be_read_is_refused(tmp_path: Path, sources: dict[str, Path]) -> None:
     """An empty corpus or a wrong folder must not become an empty evaluation."""
+    with pytest.raises(ValueError, match="max_pairs must be at least 1; received 0"):
+        load_docstrings(tmp_path, roots=sources, max_pairs=0)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_docstrings(tmp_path, roots={"pack": tmp_path / "nowhere"})
     (tmp_path / "hollow").mkdir()

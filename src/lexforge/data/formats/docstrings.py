@@ -82,7 +82,10 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
 
 
 def load_docstrings(
-    cache_dir: str | Path | None = None, *, roots: Mapping[str, Path] | None = None
+    cache_dir: str | Path | None = None,
+    *,
+    roots: Mapping[str, Path] | None = None,
+    max_pairs: int | None = None,
 ) -> RetrievalData:
     """Load the docstring retrieval set of this machine; it is parsed once and then read from a cache.
 
@@ -97,16 +100,21 @@ def load_docstrings(
             file's name holds a hash of path, size and time of change of every source.
         roots: Package name -> folder of Python files to read instead of the default ones; the name "" is for
             modules without a package.
+        max_pairs: The number of pairs to keep, chosen by the hash of their names over all splits; None keeps
+            all.
 
     Returns:
         The set `docstrings`. A document's id is a dotted name, and a query's id is `query:` and the name of
         its document. Each query has one positive, of grade 1. A split without a pair is absent.
 
     Raises:
+        ValueError: If `max_pairs` is below 1.
         FileNotFoundError: If a root is not a folder.
         DataError: If there is no pair at all, or if the cache file is broken; the message says what to
             delete.
     """
+    if max_pairs is not None and max_pairs < 1:
+        raise ValueError(f"max_pairs must be at least 1; received {max_pairs}")
     sources = list(_sources(default_roots() if roots is None else roots))
     cache_file = Path(cache_dir or cache_folder()) / f"docstrings-{_cache_key(sources)}.jsonl"
     if cache_file.exists():
@@ -114,6 +122,9 @@ def load_docstrings(
     else:
         pairs = extract_pairs(sources)
         _write_cache(cache_file, pairs)
+    if max_pairs is not None:
+        chosen = {pair.name for pair in sorted(pairs, key=lambda pair: _hash(pair.name))[:max_pairs]}
+        pairs = [pair for pair in pairs if pair.name in chosen]
     if not pairs:
         raise DataError(f"no docstring pair in {len(sources)} source files")
     return _retrieval_data(pairs)
