@@ -13,8 +13,8 @@ DIR then holds the model (`model/`), an index (`index/`) that `lexforge search` 
 the numbers (`adapt.json`), the settings and the log. If the adapted model is not better than its start on
 queries that were held out, `model/` is the start, `rejected/` holds the adapted model, and the command ends
 with the exit status 3. A masked language model retrieves nothing yet, so it is compared with BM25, and
-`model/` is the adapted model in any case. The page "Documents without judged queries" of the documentation says
-what such a check can know.
+`model/` is the adapted model in any case. What such a check can know is said by the page "Documents without
+judged queries" of the documentation.
 """
 
 from __future__ import annotations

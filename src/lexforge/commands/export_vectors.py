@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lexforge import corpus, data, export, models
+from lexforge.common.command_line import refuse_unread
 from lexforge.settings import VectorTargetName
 
 
@@ -38,6 +39,10 @@ def main(cfg: Config) -> None:
     encoded = corpus.EncodedCorpus(cfg.vectors)
     target = export.check_vector_export(encoded, cfg.output, cfg.target)
     terms = queries = None
+    if cfg.queries is None:
+        refuse_unread(cfg, ["batch_size"], "only --queries are encoded")
+    if not target.named and cfg.queries is None:
+        refuse_unread(cfg, ["model"], f"{cfg.target} takes numbers of terms, and no queries are encoded")
     # The model names the terms and encodes the queries; an engine that takes numbers needs neither.
     if target.named or cfg.queries is not None:
         manifest = encoded.manifest

@@ -78,12 +78,14 @@ def expansion_share(own: sparse.csr_array, vectors: sparse.csr_array) -> float:
 
 
 def token_limit(model: BaseModel) -> int | None:
-    """Return the number of tokens after which an encoder cuts a text, or None if it reads any length.
+    """Return the number of tokens after which an encoder cuts a document, or None if it reads any length.
 
-    Models without a limit name None, infinity, or 1e30, which is that of a tokenizer that knows none.
+    Models without a limit name None, infinity, or 1e30, which is that of a tokenizer that knows none. A
+    transformer may name a shorter one for documents alone (`document_length`).
     """
-    limit = model.max_seq_length
-    return None if limit is None or limit >= UNLIMITED else limit
+    named = [model.max_seq_length, *(getattr(module, "document_length", None) for module in model.modules())]
+    limit = min((each for each in named if each is not None), default=UNLIMITED)
+    return None if limit >= UNLIMITED else limit
 
 
 def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:

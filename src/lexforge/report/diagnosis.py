@@ -188,7 +188,9 @@ def _scale(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Measu
     """
     first = next((float(line["loss/infonce"]) for line in log if "loss/infonce" in line), math.nan)
     guessing = _guessing(config)
-    if not guessing or not math.isfinite(first):
+    if not guessing:
+        return None, "InfoNCE has the weight 0"
+    if not math.isfinite(first):
         return None, "the log has no finite value of InfoNCE"
     return first / guessing, ""
 

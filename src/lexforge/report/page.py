@@ -21,7 +21,7 @@ from lexforge.report.diagnosis import findings_of
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
-from lexforge.report.run_files import RunFiles, read_run_files
+from lexforge.report.run_files import RunFiles, headline_of, read_run_files
 from lexforge.report.symptoms import SYMPTOMS, flag_of
 from lexforge.report.term_statistics import is_punctuation
 from lexforge.report.training_charts import training_charts
@@ -109,7 +109,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
         data={
             "charts": {chart.id: chart.item for chart in charts},
             "queries": queries,
-            "measure": runs[0].headline,
+            "measure": headline_of(runs),
             "systems": SYSTEM_NAMES,
             "runs": [{"name": run.name, **_searches(run)} for run in runs],
         },
@@ -215,6 +215,9 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     """What a reader must know of a run at once."""
     settings = _texts(run.config)
     facts = [(label, settings[name]) for name, label in FACTS.items() if settings.get(name, "none") != "none"]
+    sample = run.config.get("eval_documents")
+    if sample is not None:
+        facts.append(("Searched", f"the judged documents and a sample, {sample:,} in all"))
     if run.begins:
         began = datetime.fromtimestamp(run.begins[0]["time"]).strftime("%Y-%m-%d %H:%M")
         facts.append(("Began", began + (f", resumed {len(run.begins) - 1} times" if run.begins[1:] else "")))
@@ -243,8 +246,13 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
                 'lexforge search INDEX "your query"',
             ]
             evaluate = f"lexforge evaluate --model {model} --data {data} --split test{options}"
-            commands += [("Search with the model", "\n".join(search)), ("Measure the model again", evaluate)]
-        if run.terms is not None and run.config.get("preset") != "bge-m3":  # whose head no runtime has
+            again = "Measure the model again"
+            if run.config.get("eval_documents") is not None:
+                again = "Measure the model over all documents, which finds less"
+            commands += [("Search with the model", "\n".join(search)), (again, evaluate)]
+        modules = run.folder / "model" / "modules.json"
+        is_bge_m3 = modules.is_file() and "TokenWeights" in modules.read_text(encoding="utf-8")
+        if run.terms is not None and not is_bge_m3:  # whose head no runtime has
             export = f"lexforge export model --model {model} --target onnx --output OUT"
             commands.append(("Export the model to another runtime", export))
     return commands

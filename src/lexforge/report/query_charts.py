@@ -10,7 +10,7 @@ from lexforge.evaluation import SYSTEM_NAMES, RunScores
 from lexforge.report.charts import Chart
 from lexforge.report.record import TRAINED
 from lexforge.report.result_charts import scatter_chart
-from lexforge.report.run_files import RunFiles, other_measurement
+from lexforge.report.run_files import RunFiles, headline_of, other_measurement
 
 LISTED = 5  # clearest wins and losses
 
@@ -41,7 +41,7 @@ def duels(runs: Sequence[RunFiles], sampled: Sequence[dict[str, tuple[int, str]]
     Returns:
         The comparisons for which the values of each query are there.
     """
-    measure = runs[0].headline
+    measure = headline_of(runs)
     if measure is None:
         return []
     pairs = []

@@ -11,13 +11,13 @@ from bokeh.models import ColumnDataSource, HoverTool, Range1d, Slope, TapTool
 
 from lexforge.common.numbers import number
 from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, value_range
-from lexforge.report.run_files import RunFiles
+from lexforge.report.run_files import RunFiles, headline_of
 from lexforge.report.verdict import interval, system_name
 
 
 def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
     """Draw the headline measure of every system with its interval, or None if nothing was measured."""
-    measure = runs[0].headline
+    measure = headline_of(runs)
     if measure is None:
         return None
     means = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,11 @@ class RunFiles:
         """The measure that the page begins with."""
         names = [name for values in self.metrics.values() for name in values]
         return next((name for name in (*HEADLINES, *names) if name in names), None)
+
+
+def headline_of(runs: Sequence[RunFiles]) -> str | None:
+    """The measure that the page of these runs begins with: that of the first run that has measured any."""
+    return next((run.headline for run in runs if run.headline), None)
 
 
 def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from lexforge.report.charts import COLOURS, Chart
-from lexforge.report.run_files import RunFiles
+from lexforge.report.run_files import RunFiles, headline_of
 from lexforge.report.step_charts import DASHES, Series, line_chart
 
 Line = dict[str, Any]
@@ -178,7 +178,7 @@ def _dev_measure(runs: Sequence[RunFiles]) -> str | None:
     keys = dict.fromkeys(
         key for run in runs for line in run.log for key in line if key.startswith("eval_dev_")
     )
-    wanted = f"eval_dev_{runs[0].headline}"
+    wanted = f"eval_dev_{headline_of(runs)}"
     return wanted if wanted in keys else next(iter(keys), None)
 
 

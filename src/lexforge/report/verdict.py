@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -18,7 +19,7 @@ from lexforge.evaluation import (
     compare_runs,
 )
 from lexforge.report.record import ADAPTATION_FILE, TRAINED
-from lexforge.report.run_files import RunFiles, other_measurement, read_run_files
+from lexforge.report.run_files import RunFiles, headline_of, other_measurement, read_run_files
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
 
@@ -68,10 +69,10 @@ def sentences(run: RunFiles) -> list[str]:
         elif number(before) == number(trained):
             said.append(f"Training did not change {measure}: it is {number(trained)}.")
         else:
-            verb = "raised" if trained > before else "lowered"
+            verb = "raised" if trained > before else "lowered" if trained < before else "moved"
             change = f"from {number(before)} to {number(trained)}"
             said.append(f"Training {verb} {measure} {change}{_surely(run, 'initial', measure)}.")
-        if bm25 is not None:
+        if bm25 is not None and trained == trained:
             where = "above" if trained > bm25 else "below" if trained < bm25 else "from"
             said.append(
                 f"That is {number(abs(trained - bm25))} {where} BM25, which reaches {number(bm25)}"
@@ -138,7 +139,7 @@ def compare_systems(first: RunScores, second: RunScores) -> dict[str, Comparison
 def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
     """Show every measure of every system, with the confidence interval of the headline measure."""
     keys = list(dict.fromkeys(key for run in runs for values in run.metrics.values() for key in values))
-    headline = runs[0].headline
+    headline = headline_of(runs)
     keys.sort(key=lambda key: (key != headline, key in MEASURE_NAMES))
     rows = []
     for run in runs:
@@ -185,7 +186,7 @@ def _progress(run: RunFiles) -> str:
     if not run.begins:
         return "The run has not begun to train."
     most = run.begins[-1]["max_steps"]
-    last = (run.log or run.begins)[-1]
+    last = max([*run.log, *run.begins], key=itemgetter("time"))
     when = datetime.fromtimestamp(last["time"]).strftime("%Y-%m-%d %H:%M:%S")
     return (
         f"The run has not ended: the last line of its log is of step {last['step']:,} of {most:,}, at "

@@ -85,6 +85,7 @@ def create_app(
         version=__version__,
         lifespan=lifespan,
         redoc_url=None,
+        redirect_slashes=False,  # behind a proxy a redirect would name the address of this machine
     )
     app.state.index = index
     if hosts is not None:
@@ -93,8 +94,7 @@ def create_app(
         status: {"model": Problem} for status in (400, 422, 500, 503)
     }
 
-    @app.head("/", include_in_schema=False)
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> Any:
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
         return HTMLResponse(html, headers={**headers, "Referrer-Policy": "no-referrer"})

@@ -142,8 +142,11 @@ def default_roots() -> dict[str, Path]:
 
 def split_of(module: str) -> str:
     """Return the split of all docstrings of a module, chosen by the hash of the module's dotted name."""
-    digest = hashlib.sha256(module.encode("utf-8", "surrogateescape")).hexdigest()
-    return {0: "dev", 1: "test"}.get(int(digest, 16) % 10, "train")
+    return {0: "dev", 1: "test"}.get(int(_hash(module), 16) % 10, "train")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _sources(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:

@@ -117,7 +117,9 @@ def export_model(
         ImportError: If a package of the extra `export` is missing.
     """
     check_model_export(name, target, output, quantize)
-    model = build_splade(name, max_seq_length=max_seq_length, fused=False, device="cpu").float()
+    model = build_splade(name, max_seq_length=max_seq_length, fused=False, device="cpu")
+    saved_in = sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters()} - {"float32"})
+    model.float()
     sides = read_sides(model)
     title = Path(name).resolve().name if Path(name).exists() else name.rsplit("/", 1)[-1]
     with new_directory(output) as folder:
@@ -138,12 +140,17 @@ def export_model(
                 refuse_difference(agreement, quantized=True)
             if measured_on is not None:
                 measures[quantize] = measure_export(model, written, *measured_on)
-        limits = (experimental(EXPERIMENTAL[target]),) if target in EXPERIMENTAL else ()
+        limits = [experimental(EXPERIMENTAL[target])] if target in EXPERIMENTAL else []
+        if saved_in:
+            limits.append(
+                f"The encoder was saved in {' and '.join(saved_in)}. It was exported and compared in "
+                "float32, so its own vectors differ by that rounding."
+            )
         description = _describe(model, title, target, written, agreements, quantize, limits)
         (folder / DESCRIPTION).write_text(
             json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
-    return Export(Path(output), target, agreements, measures, limits)
+    return Export(Path(output), target, agreements, measures, tuple(limits))
 
 
 def _writer(target: ModelTargetName, title: str) -> Callable[[Sequence[EncoderSide], Path], list[Written]]:

@@ -142,7 +142,9 @@ def _read_side(
 ) -> EncoderSide:
     """Return the side that a sequence of modules makes, or raise where no export can write it."""
     expected = ([Transformer, SpladePooling], [Transformer, Dense, SpladePooling], [SparseStaticEmbedding])
-    if [type(module) for module in modules] not in expected:
+    # sentence-transformers before 5.4 saved an MLMTransformer, which computes the same.
+    types = [Transformer if isinstance(module, Transformer) else type(module) for module in modules]
+    if types not in expected:
         raise ValueError(
             "an export writes a Transformer followed by SpladePooling, also with a Dense between them, or a "
             f"SparseStaticEmbedding; received the modules {[type(module).__name__ for module in modules]}"
@@ -163,6 +165,12 @@ def _read_side(
     transformer, pooling = modules[0], cast(SpladePooling, modules[-1])
     decoder = _decoder(modules[1]) if isinstance(modules[1], Dense) else None
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
+    limits = {kind: getattr(transformer, f"{kind}_length", None) or limit for kind in kinds}
+    limit = min(limits.values())
+    if limit != max(limits.values()):
+        raise ValueError(
+            f"an export cuts queries and documents after the same number of tokens; received {limits}"
+        )
     backbone = cast(Transformer, transformer).model.float().cpu().eval()
     inputs = set(tokenizer.model_input_names) & set(inspect.signature(backbone.forward).parameters)
     return EncodedSide(

@@ -31,6 +31,8 @@ from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.settings import VectorTargetName
 from lexforge.storage.files import check_new, new_directory
 
+EXAMPLE_TERMS = 10  # of the example query, where a document gives it
+
 VECTOR_TARGETS: dict[VectorTargetName, type[VectorTarget]] = {
     "anserini": Anserini,
     "ciff": Ciff,
@@ -191,18 +193,30 @@ def _write_others(
             for row in rows_of(target, survey, queries.vectors, queries.ids, as_queries=True):
                 if row.columns or not target.separator:  # Anserini refuses the file for an id without a term
                     file.write(target.query(row) + "\n")
-    # A document is the example where there are no queries. The survey has refused texts without any term.
-    sources = canonical_blocks(corpus) if queries is None else [(queries.vectors, queries.ids)]
-    example = next(
-        row
-        for vectors, ids in sources
-        for row in rows_of(target, survey, vectors, ids, as_queries=True)
-        if row.columns  # a query without a term finds nothing
-    )
+    # The survey has refused texts without any term; a query without one finds nothing.
+    if queries is None:
+        vectors = next(vectors for vectors, _ in canonical_blocks(corpus) if vectors.nnz)
+        sources = rows_of(target, survey, _like_a_query(vectors), ["example"], as_queries=True)
+    else:
+        sources = rows_of(target, survey, queries.vectors, queries.ids, as_queries=True)
+    example = next(row for row in sources if row.columns)
     texts = target.files(survey, example) | {"README.md": _readme(corpus, target, survey, queries)}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text.encode())
+
+
+def _like_a_query(vectors: sparse.csr_array) -> sparse.csr_array:
+    """Return the strongest terms of the first document that has any, with 1 as the largest weight, `[1, V]`.
+
+    A whole document can have more terms, and larger weights, than an engine allows in a query.
+    """
+    row = vectors[[int(np.flatnonzero(np.diff(vectors.indptr))[0])]]
+    weights = row.data / row.data.max()
+    weights[np.argsort(-weights, kind="stable")[EXAMPLE_TERMS:]] = 0
+    example = sparse.csr_array((weights, row.indices, row.indptr), shape=row.shape)
+    example.eliminate_zeros()
+    return example
 
 
 def rows_of(

@@ -58,8 +58,9 @@ def survey_vectors(
     # For whole numbers, all scales are measured in one pass over the corpus.
     choices = _choices(corpus, target, survey)
     recalls = _recalls(corpus, target, sample, choices, show_progress_bar)
-    best = next((i for i, recall in enumerate(recalls) if recall >= ENOUGH), len(recalls) - 1)
-    survey = replace(choices[best], recall=recalls[best])
+    best = next((i for i, (recall, _) in enumerate(recalls) if recall >= ENOUGH), len(recalls) - 1)
+    recall, empty = recalls[best]
+    survey = replace(choices[best], recall=recall, empty=empty)
     if queries is None or not target.separator:
         return survey
     rounded = _with(queries.vectors, target.query_weights(queries.vectors.data, survey))
@@ -144,23 +145,26 @@ def _spread(vectors: sparse.csr_array) -> sparse.csr_array:
 
 def _recalls(
     corpus: EncodedCorpus, target: VectorTarget, queries: sparse.csr_array, choices: list[Survey], show: bool
-) -> list[float]:
-    """Return, for each choice, the share of the `K` best documents that the rounded numbers find too.
+) -> list[tuple[float, int]]:
+    """Return, for each choice, the share of the `K` best documents that the rounded numbers find too, and the
+    number of documents without a term whose rounded weight is above 0.
 
     A document counts as found if its exact score reaches the exact score at rank `K`, so it does not matter
     which of several equal documents a search returns, and its rounded score is above 0.
     """
     rounded_queries = [_with(queries, target.query_weights(queries.data, choice)) for choice in choices]
     best, found = _Best(queries.shape[0]), [_Best(queries.shape[0]) for _ in choices]
+    empty = [0] * len(choices)
     with Progress(len(corpus), "Measure recall", show=show) as progress:
         for block, _ in canonical_blocks(corpus):
             for start in range(0, block.shape[0], _ROWS):
                 part = sparse.csr_array(block[start : start + _ROWS])
                 exact = (queries @ part.T).toarray()  # [Q, documents]
                 best.add(exact, exact)
-                for choice, query, kept in zip(choices, rounded_queries, found, strict=True):
+                for place, choice in enumerate(choices):
                     documents = _with(part, target.stored_weights(part.data, choice))
-                    kept.add((query @ documents.T).toarray(), exact)
+                    found[place].add((rounded_queries[place] @ documents.T).toarray(), exact)
+                    empty[place] += int(np.count_nonzero(documents.sum(axis=1) == 0))
                 progress.update(part.shape[0])
     wanted = np.count_nonzero(best.exact > 0, axis=1)  # [Q]; a document with score 0 is no hit
     last = np.where(best.exact > 0, best.exact, np.inf).min(axis=1, initial=np.inf)[
@@ -170,7 +174,8 @@ def _recalls(
     # Sums of float32 depend on their order, hence the margin.
     # A document whose rounded score is 0 is no hit: an engine returns only those that share a term.
     hits = [np.count_nonzero((kept.scores > 0) & (kept.exact >= last * (1 - 1e-5)), axis=1) for kept in found]
-    return [float(np.minimum(count, wanted).sum()) / total if total else 1.0 for count in hits]
+    recalls = [float(np.minimum(count, wanted).sum()) / total if total else 1.0 for count in hits]
+    return list(zip(recalls, empty, strict=True))
 
 
 class _Best:

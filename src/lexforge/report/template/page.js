@@ -175,7 +175,7 @@
     let shown = 0;
     for (const entry of list.children) {
       const place = Number(entry.firstElementChild.dataset.query);
-      entry.hidden = !`${data.queries[place][0]} ${entry.textContent}`.toLowerCase().includes(wanted);
+      entry.hidden = !`${data.queries[place].join(" ")} ${entry.textContent}`.toLowerCase().includes(wanted);
       shown += entry.hidden ? 0 : 1;
     }
     document.getElementById("filter-count").textContent = wanted ? `${shown} found` : "";
