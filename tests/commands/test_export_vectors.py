@@ -57,9 +57,14 @@ def test_queries_without_a_term_are_counted(
     assert (out / "queries.tsv").read_text().startswith("b\t")
 
 
-def test_an_engine_that_numbers_terms_needs_no_model(vectors: Path, tmp_path: Path, capsys) -> None:
-    """Vectors outlive the machine that holds the model."""
-    export_vectors.main(export_vectors.Config(vectors, "pgvector", tmp_path / "out", model="nowhere"))
+def test_an_engine_that_numbers_terms_needs_no_model(
+    vectors: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors outlive the machine that holds the model, and a model that is named would not be read."""
+    with pytest.raises(ValueError, match="--model nowhere would be ignored: pgvector takes numbers of terms"):
+        export_vectors.main(export_vectors.Config(vectors, "pgvector", tmp_path / "out", model="nowhere"))
+    monkeypatch.setattr(export_vectors.models, "load_encoder", None)
+    export_vectors.main(export_vectors.Config(vectors, "pgvector", tmp_path / "out"))
     assert "3 documents as queries" in capsys.readouterr().out
 
 

@@ -28,6 +28,12 @@ def test_a_tokenizer_without_a_limit_cuts_nothing(tiny_splade) -> None:
     assert len(own_tokens.own_tokens(tiny_splade, "sort list " * 99)) == 198
 
 
+def test_a_shorter_length_of_documents_counts(tiny_splade) -> None:
+    """sentence-transformers cuts documents there, so the rest of each passage was never encoded."""
+    tiny_splade[0].document_length = 6
+    assert token_limit(tiny_splade) == 6
+
+
 def test_tokens_that_the_model_does_not_know_are_counted(
     tiny_splade, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -379,6 +379,13 @@ def test_a_loss_that_is_no_number_is_a_symptom(tmp_path: Path) -> None:
     assert finding.value == "inf %"
 
 
+def test_infonce_of_weight_0_is_the_reason_that_it_is_not_measured(tmp_path: Path) -> None:
+    """The log has its value, and the page said that it has none."""
+    config = {**CONFIG, "loss": {**CONFIG["loss"], "infonce_weight": 0.0}}
+    finding = diagnosed(tmp_path, config, lines_of([1.0] * 9))["scale"]
+    assert (finding.number, finding.advice) == (None, "InfoNCE has the weight 0")
+
+
 @pytest.mark.parametrize(
     ("measure", "scores", "best", "lost"),
     [

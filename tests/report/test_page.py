@@ -407,12 +407,28 @@ def test_the_commands_read_the_data_as_the_run_did(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("preset", ["bge-m3", "v26"])
-def test_a_model_that_cannot_be_exported_has_no_command_for_it(run: Path, preset: str) -> None:
-    """`lexforge export model` refuses the head of BGE-M3."""
+@pytest.mark.parametrize("head", ["TokenWeights", "SpladePooling"])
+def test_a_model_that_cannot_be_exported_has_no_command_for_it(run: Path, head: str) -> None:
+    """`lexforge export model` refuses the head of BGE-M3, which any preset can train."""
+    (run / "model" / "modules.json").write_text(json.dumps([{"type": f"a.module.{head}"}]))
+    assert ("export" in commands_of(run)) is (head == "SpladePooling")
+
+
+def test_a_run_that_searched_a_sample_says_so(run: Path) -> None:
+    """Every system finds more in a sample, and the page gave a command that searches all documents."""
     config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | {"preset": preset}))
-    assert ("export" in commands_of(run)) is (preset == "v26")
+    (run / "config.json").write_text(json.dumps(config | {"eval_documents": 3000}))
+    text = Reader(write_page(run)).text
+    assert "Searched the judged documents and a sample, 3,000 in all" in text
+    assert "Measure the model over all documents, which finds less" in text
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_without_numbers_hides_those_of_no_other(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """The measure of the page was that of the first run alone."""
+    other = new_run(tmp_path / "second")
+    (run / "metrics.json").unlink()
+    assert "All measures" in Reader(write_page(run, other)).text
 
 
 @pytest.mark.usefixtures("short")

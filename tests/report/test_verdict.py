@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,33 @@ def test_an_adaptation_that_has_ended_is_no_interrupted_run(run: Path) -> None:
     (run / "adapt.json").write_text("{}")
     assert run_verdict(run) == "The adaptation has ended; adapt.json holds what it measured."
     assert "--resume" not in html.unescape(write_page(run).read_text(encoding="utf-8"))
+
+
+def test_a_resumed_run_is_as_new_as_its_last_beginning(run: Path) -> None:
+    """The time was that of the last line before the interruption, beside the advice to resume."""
+    for file in (run / "metrics.json", *run.glob("*.scores.json")):
+        file.unlink()
+    *_, last = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    begin = {
+        "begin": True,
+        "step": last["step"],
+        "max_steps": 99,
+        "epoch": 1.0,
+        "time": last["time"] + 864_000,
+    }
+    with (run / "log.jsonl").open("a") as log:
+        log.write(json.dumps(begin) + "\n")
+    assert datetime.fromtimestamp(begin["time"]).strftime("%Y-%m-%d") in run_verdict(run)
+
+
+def test_a_measure_that_is_no_number_is_not_compared(run: Path) -> None:
+    """The page said that the model is nan from BM25."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["trained"]["nDCG@10"] = float("nan")
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    said = run_verdict(run)
+    assert "Training moved nDCG@10 from 0.350 to nan" in said
+    assert "BM25" not in said
 
 
 def test_a_change_below_the_printed_digits_is_none(run: Path) -> None:

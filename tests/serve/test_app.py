@@ -130,6 +130,9 @@ def test_what_is_not_served_is_refused_with_a_sentence(client: Any) -> None:
     )
     paths = ("/", "/health", "/search?q=tree", "/search")
     assert [client.head(path).status_code for path in paths] == [200, 200, 200, 422]  # as curl -I asks
+    assert (
+        client.get("/search/?q=tree", follow_redirects=False).status_code == 404
+    )  # no way to another address
     posted = client.post("/search")
     assert (posted.status_code, posted.json()["error"][:12]) == (405, "POST /search")
 

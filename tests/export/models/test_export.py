@@ -340,6 +340,30 @@ def test_an_encoder_that_was_made_of_a_dense_one_is_exported(
         np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
 
 
+def test_an_encoder_of_an_older_sentence_transformers_is_exported(save_encoder, tmp_path: Path) -> None:
+    """Such a model names the class MLMTransformer, and was refused. One in half precision is told."""
+    folder = save_encoder("bert")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.sparse_encoder.models.MLMTransformer"
+    SparseEncoder(str(folder), device="cpu").bfloat16().save_pretrained(str(tmp_path / "old"))
+    (tmp_path / "old" / "modules.json").write_text(json.dumps(modules))
+    description = json.loads(
+        (export(tmp_path / "old", "opensearch", tmp_path / "out") / "export.json").read_text()
+    )
+    assert any("saved in bfloat16" in sentence for sentence in description["limits"])
+
+
+def test_lengths_that_differ_by_the_kind_of_text_are_refused(save_encoder, tmp_path: Path) -> None:
+    """One graph cuts both; the check said only that the vectors differ."""
+    model = SparseEncoder(str(save_encoder("bert")), device="cpu")
+    model[0].query_length = 6
+    model.save_pretrained(str(tmp_path / "lengths"))
+    if SparseEncoder(str(tmp_path / "lengths"))[0].query_length != 6:
+        pytest.skip("this sentence-transformers has no length of queries")
+    with pytest.raises(ValueError, match="cuts queries and documents after the same number of tokens"):
+        export(tmp_path / "lengths", "onnx", tmp_path / "out")
+
+
 def test_a_dense_layer_that_does_more_than_decode_is_refused(headless: Path, tmp_path: Path) -> None:
     """A graph without the activation would give other vectors; the message names the layer."""
     model = SparseEncoder(str(headless), device="cpu")

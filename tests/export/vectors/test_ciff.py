@@ -110,6 +110,6 @@ def test_queries_name_each_term_as_often_as_its_weight(store, tmp_path: Path) ->
         tmp_path / "corpus", sparse.csr_array(np.float32([[1, 0], [0, 2], [1, 1]])), ["a", "b", "c"]
     )
     export_vectors(corpus, tmp_path / "out", "ciff", terms=["x", "y"])
-    assert (tmp_path / "out" / "example-query.txt").read_text() == "a:" + " ".join(["x"] * 20) + "\n"
+    assert (tmp_path / "out" / "example-query.txt").read_text() == "example:" + " ".join(["x"] * 20) + "\n"
     # By PISA's default tokenizer, `##ing` would be `ing`, and `서울` would be gone.
     assert "--tokenizer whitespace --weighted" in (tmp_path / "out" / "README.md").read_text()

@@ -250,7 +250,27 @@ def test_the_example_is_a_text_with_terms(store, tmp_path: Path) -> None:
     vectors = sparse.csr_array(np.float32([[0, 0]] * 5 + [[0, 2]]))
     corpus = store(tmp_path / "corpus", vectors, IDS[:6], block_rows=2)
     export_vectors(corpus, tmp_path / "out", "pgvector")
-    assert "vector <#> '{2:2.0}/2'" in (tmp_path / "out" / "example-query.sql").read_text()
+    assert "vector <#> '{2:1.0}/2'" in (tmp_path / "out" / "example-query.sql").read_text()
+
+
+def test_the_example_is_no_larger_than_a_query(store, tmp_path: Path) -> None:
+    """A document gives it: PISA got each of its terms as often as its weight, megabytes of them."""
+    vectors = sparse.csr_array(np.arange(1, 41, dtype=np.float32)[None] * 1e4)
+    corpus = store(tmp_path / "corpus", vectors, IDS[:1])
+    export_vectors(corpus, tmp_path / "out", "ciff", terms=[f"t{place}" for place in range(40)])
+    words = (tmp_path / "out" / "example-query.txt").read_text().removeprefix("example:").split()
+    assert set(words) == {f"t{place}" for place in range(30, 40)}
+    assert len(words) < 10 * 100
+
+
+def test_a_document_whose_weights_all_round_to_0_is_told(store, tmp_path: Path) -> None:
+    """No search finds it; only vectors without any weight were counted."""
+    vectors = sparse.csr_array(np.float32([[1, 2], [2, 1], [0.0001, 0.0002]]))
+    corpus = store(tmp_path / "corpus", vectors, IDS[:3])
+    assert export_vectors(corpus, tmp_path / "out", "anserini", terms=["x", "y"]).survey.empty == 1
+    assert (
+        "1 documents have no term, so no search finds them." in (tmp_path / "out" / "README.md").read_text()
+    )
 
 
 def test_a_folder_in_use_is_left_alone(store, some_vectors, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SMALLEST_COSINE = 0.9
 """Of a vector in 8 bits with the encoder's: below it, rounding has changed what the text is about."""
 
 _BATCHES = (1, 5, 2)  # texts per call, in turn: one text alone, and batches with padding
-_LONG_CHARACTERS = 20_000  # of a text that every model cuts
+_LONG_CHARACTERS = 20_000  # of a text that models of up to about 4,000 tokens cut
 
 
 @dataclass(frozen=True)
