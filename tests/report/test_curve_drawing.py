@@ -44,6 +44,14 @@ def test_names_and_the_text_are_escaped_and_shown() -> None:
         assert word in words
 
 
+def test_a_short_axis_has_numbers_too() -> None:
+    """Between 60 and 90 lies no 1, 2 or 5 times a power of ten, and the axis had none."""
+    drawn = ElementTree.fromstring(
+        draw_curves("t", [panel(curves={"a": [(60.0, 0.2), (90.0, 0.3)]})], "text")
+    )
+    assert {"60", "90"} <= {each.text for each in drawn.iter(f"{SVG}text")}
+
+
 def test_every_point_lies_inside_its_panel() -> None:
     """Also where all values are equal, and where they are tiny or large."""
     for curve in (

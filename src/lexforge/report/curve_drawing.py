@@ -95,7 +95,7 @@ def _panel(panel: Panel, colours: Mapping[str, str], marks: Mapping[str, str]) -
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{GRID}"/>')
         label = f"{low + count * step:.{max(0, -math.floor(math.log10(step)))}f}"
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    for tick in _ticks(first, last):
+    for tick in _ticks(first, last) or sorted({min(x for x, _ in points), max(x for x, _ in points)}):
         x = x_place(tick)
         parts.append(f'<path d="M{x:.1f} {HEIGHT - BOTTOM}v4" stroke="{TEXT}"/>')
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{tick:g}</text>')

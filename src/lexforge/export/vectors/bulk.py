@@ -122,8 +122,9 @@ class OpenSearch(FeatureTarget):
             experimental("OpenSearch"),
             "rank_features keeps 9 significant bits of a weight, a relative error of at most 0.4 %.",
             "A weight of a query must be at most 64.",
-            "A name with a dot is refused, so such a term is called by its number in brackets; a pipeline "
-            "that encodes texts inside OpenSearch must use the same names.",
+            "A name with a dot is refused, so such a term is called by its number in brackets. A pipeline "
+            "that encodes texts inside OpenSearch must use the same names; an exported model spells those of "
+            "a byte-level tokenizer (RoBERTa, ModernBERT) otherwise.",
             "A request holds at most 100 MB and an id at most 512 bytes.",
         ]
 
