@@ -19,7 +19,8 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from lexforge.commands import adapt, search
 from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
-from lexforge.models import build_lexical_backbone, build_splade, scale_head
+from lexforge.data import corpus_idf
+from lexforge.models import build_inference_free, build_lexical_backbone, build_splade, scale_head
 from lexforge.runs import Stages
 from lexforge.settings import ADAPT, PRESETS
 
@@ -221,6 +222,17 @@ def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_b
     assert all(name in logged for name in ("loss/infonce", "loss/distillation"))
     # Rows of four documents in batches of eight, of 40 passages: some repeat in every batch.
     assert "step 3 of 3" in logged
+
+
+def test_an_inference_free_start_is_adapted(cfg, documents: Path, tmp_path: Path) -> None:
+    """Its router was not told which columns hold queries, so training failed after everything was scored."""
+    texts = [path.read_text() for path in sorted(documents.iterdir())]
+    backbone = build_lexical_backbone(texts, tmp_path / "backbone", max_seq_length=48)
+    model = build_splade(str(backbone), max_seq_length=48, similarity="dot", device="cpu")
+    looked_up = build_inference_free(model, corpus_idf(texts, model.tokenizer, 48))
+    looked_up.save_pretrained(str(tmp_path / "looked up"))
+    run(replace(cfg, model=str(tmp_path / "looked up")))
+    assert len(open_index(cfg.output / "index")[0].ids) == 40
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])

@@ -32,6 +32,7 @@ from lexforge import adapt, corpus, data, evaluation, models, retrieval, runs, s
 from lexforge.commands.index import read_library
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError, Passage, Run
+from lexforge.data.columns import text_kind
 from lexforge.data.formats import detect
 from lexforge.settings import (
     ADAPT,
@@ -228,11 +229,13 @@ def main(cfg: Config) -> None:
     # leaves out.
     stages.begin("train")
     small = len(documents) < SPARE_PASSAGES * cfg.train.batch_size * ROW_DOCUMENTS
-    sampler: dict[str, Any] = {"batch_sampler": "batch_sampler"} if small else {}
+    arguments: dict[str, Any] = {"batch_sampler": "batch_sampler"} if small else {}
+    if models.has_router(model):  # it must be told which columns hold queries and which hold documents
+        arguments["router_mapping"] = {name: text_kind(name) for name in rows[0]}
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output, **sampler),
+        args=cfg.train.arguments(cfg.output, **arguments),
         callbacks=[training.QuarterSteps(cfg.train)],
         train_dataset=data.rows_to_dataset(rows),
         **cfg.train.encoder_options(),
