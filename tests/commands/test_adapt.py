@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.commands import adapt, search
-from lexforge.common.types import DataError
+from lexforge.common.types import DataError, Passage
 from lexforge.corpus import encode, open_index
 from lexforge.data import corpus_idf
 from lexforge.models import build_inference_free, build_lexical_backbone, build_splade, scale_head
@@ -141,6 +141,19 @@ def test_a_long_log_gives_as_many_queries_as_training_takes(cfg, tmp_path: Path,
     by_epochs = replace(train, steps=None, epochs=2.0)
     assert adapt.real_queries(replace(cfg, train=by_epochs)) == lines
     assert adapt.real_queries(replace(cfg, queries=None)) == []
+
+
+def test_real_queries_come_before_pseudo_queries(cfg, documents: Path, tmp_path: Path) -> None:
+    """The first of a sum that training never reached the end of were as often pseudo-queries as real ones."""
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(f"query {number}" for number in range(20)))
+    passages = {path.name: Passage("", path.read_text(), path.name) for path in documents.iterdir()}
+    texts = {key: passage.joined for key, passage in passages.items()}
+    for steps, pseudo in ((3, 4), (2, 0)):  # batches of eight
+        one = replace(cfg, queries=log, train=replace(cfg.train, steps=steps))
+        sets = adapt.take_queries(one, None, passages, texts)
+        assert len(sets.own) == pseudo
+        assert len(sets.queries) == 8 * steps
 
 
 def test_a_dense_model_gives_its_transformer_and_teaches(

@@ -86,12 +86,13 @@ class Config:
     averaged in units of their spread. Without any these are `start` and `bm25`, and a dense MODEL itself."""
 
     queries: Path | None = None
-    """Real queries without judgements, such as a search log: a text file with one per line. They join the
-    pseudo-queries. Of more than training takes (steps times batch size) that many are drawn at random."""
+    """Real queries without judgements, such as a search log: a text file with one per line. They come first,
+    and pseudo-queries fill up what training takes (steps times batch size). Of more than that, that many are
+    drawn at random."""
 
     pseudo_queries: int = 6400
     """Number of queries that are taken from the documents for training at most, beside those that are held
-    out; 0 trains on the real ones alone."""
+    out, and no more than training takes beside the real ones; 0 trains on the real ones alone."""
 
     judged: str | None = None
     """Retrieval data with judged queries, which then decide whether the adapted model is better; its
@@ -365,17 +366,24 @@ def prepare_start(
 def take_queries(
     cfg: Config, model: SparseEncoder, passages: Mapping[str, Passage], texts: Mapping[str, str]
 ) -> QuerySets:
-    """Take queries from the passages, hold some out for the gate, and read the real and the judged ones."""
-    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=cfg.train.seed)
+    """Take queries from the passages, hold some out for the gate, and read the real and the judged ones.
+
+    Real queries come first: there are no more pseudo-queries for training than it takes beside them.
+    """
+    real, most, wanted = real_queries(cfg), most_queries(cfg.train), cfg.pseudo_queries
+    if most is not None:
+        wanted = min(wanted, most - len(real))
+    taken = adapt.pseudo_queries(passages, wanted + HELD_OUT, seed=cfg.train.seed)
     if len(taken) < FEWEST:
         raise DataError(
             f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "
             f"least {FEWEST} are needed, a tenth of which is held out"
         )
-    held, trained = adapt.hold_out(taken, passages, HELD_OUT, cfg.pseudo_queries)
+    held, trained = adapt.hold_out(taken, passages, HELD_OUT, wanted)
     queries = {f"pseudo-{place}": one.text for place, one in enumerate(trained)}
     own = {f"pseudo-{place}": one.passage for place, one in enumerate(trained)}
-    queries |= {f"real-{place}": text for place, text in enumerate(real_queries(cfg))}
+    queries |= {f"real-{place}": text for place, text in enumerate(real)}
+    print(f"{len(real)} real and {len(trained)} pseudo-queries for training, {len(held)} held out")
     held_queries = {f"held-{place}": one for place, one in enumerate(held)}
     gate = evaluation.RetrievalEvaluator(
         {key: one.text for key, one in held_queries.items()},
@@ -399,14 +407,18 @@ def real_queries(cfg: Config) -> list[str]:
     """Read the real queries, and draw some at random where training takes no more of them."""
     if cfg.queries is None:
         return []
-    found, train = adapt.read_queries(cfg.queries, cfg.source), cfg.train
-    if train.steps is None:  # each epoch takes all
-        return found
-    most = train.steps * train.batch_size * train.gradient_accumulation_steps
-    if len(found) <= most:
+    found, most, train = adapt.read_queries(cfg.queries, cfg.source), most_queries(cfg.train), cfg.train
+    if most is None or len(found) <= most:
         return found
     print(f"{most} of {len(found)} real queries are used, drawn at random: {train.steps} steps take no more")
     return random.Random(train.seed).sample(found, most)
+
+
+def most_queries(train: TrainingSettings) -> int | None:
+    """Return the number of queries that the steps take; None if epochs are given, each of which takes all."""
+    if train.steps is None:
+        return None
+    return train.steps * train.batch_size * train.gradient_accumulation_steps
 
 
 def score_candidates(
