@@ -262,6 +262,17 @@ def test_the_start_is_measured_as_it_was_saved(similarity: str, cfg, documents: 
     assert (start.retriever is model) == (similarity == "dot")
 
 
+def test_an_untrained_head_that_was_saved_with_cosine_is_adapted_by_the_dot_product(
+    cfg, tiny_checkpoint: Path, documents: Path
+) -> None:
+    """Its loss refused the cosine after all candidates had been scored."""
+    texts = [path.read_text() for path in sorted(documents.iterdir())]
+    model = build_splade(str(tiny_checkpoint), max_seq_length=48, similarity="cosine", device="cpu")
+    start = adapt.prepare_start(replace(cfg, model=str(tiny_checkpoint)), ADAPT, model, texts)
+    assert start.retriever is None
+    assert start.model.similarity_fn_name == "dot"
+
+
 def test_the_lexical_backbone_trains_as_its_preset_says() -> None:
     """It once took the rows per batch and the rate after the warm-up of a pretrained model."""
     train = adapt.resolve(adapt.defaults("lexical")).train

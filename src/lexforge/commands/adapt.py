@@ -344,8 +344,8 @@ def prepare_start(
 ) -> Start:
     """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
 
-    A head that was not trained for SPLADE gets its scale here. A SPLADE that was saved with cosine is adapted
-    by the dot product, and stays another retriever.
+    A head that was not trained for SPLADE gets its scale here. An encoder that was saved with cosine is
+    adapted by the dot product; if it is a retriever, it stays another one.
     """
     if cfg.model == LEXICAL or models.head_is_trained(model, documents):
         saved: SparseEncoder | SentenceTransformer = model
@@ -358,6 +358,7 @@ def prepare_start(
     if START in cfg.teacher and retriever is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
     models.scale_head(model, documents)
+    model.similarity_fn_name = preset.loss.similarity
     print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
     settings = preset.start.of_untrained_head(preset.loss, preset.finish, models.vocabulary_size(model))
     return Start(model, retriever, *settings)
