@@ -15,6 +15,7 @@ from accelerate import PartialState
 from beir_folders import write_beir
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge.commands import adapt, search
 from lexforge.common.types import DataError, Passage
@@ -348,6 +349,20 @@ def test_a_run_that_has_ended_can_be_resumed(cfg) -> None:
     found, again = json.loads(before), json.loads((cfg.output / "adapt.json").read_text())
     assert found["after"]["held_out"]["nDCG@10"] == again["after"]["held_out"]["nDCG@10"]
     assert len(open_index(cfg.output / "index")[0].ids) == 40
+
+
+def test_a_model_that_is_no_teacher_is_refused_before_anything_is_measured(
+    cfg, tiny_checkpoint: Path, tmp_path: Path, capsys
+) -> None:
+    """It was loaded when its turn to score came, after the start had been measured."""
+    folder = tmp_path / "labels"
+    BertForSequenceClassification(BertConfig.from_pretrained(tiny_checkpoint, num_labels=2)).save_pretrained(
+        folder
+    )
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(folder)
+    with pytest.raises(DataError, match="one score per pair; received 2 outputs"):
+        adapt.main(replace(cfg, teacher=("bm25", str(folder))))
+    assert "take queries from the documents" not in capsys.readouterr().out
 
 
 def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> None:

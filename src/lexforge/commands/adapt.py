@@ -195,6 +195,13 @@ def main(cfg: Config) -> None:
     print(f"{cfg.documents}: {len(library.passages)} passages, of which {len(passages)} are adapted to")
     start = prepare_start(cfg, preset, model, documents)
 
+    # Teachers, because a model that is none is refused before anything is measured.
+    if cfg.teacher:
+        stages.begin("load the teachers")
+    loaded = {
+        name: teachers.load_teacher(name, documents) for name in cfg.teacher if name not in (BM25, START)
+    }
+
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
     sets = take_queries(cfg, model, passages, texts)
@@ -211,7 +218,7 @@ def main(cfg: Config) -> None:
 
     # Rows. Teachers score the same candidates, and a row compares some of them over the range of the scores.
     stages.begin("score the candidates")
-    names, scores = score_candidates(cfg, start.retriever, sets, texts)
+    names, scores = score_candidates(cfg, start.retriever, loaded, sets, texts)
     rows = adapt.listed_rows(texts, scores, sets.queries, ROW_DOCUMENTS, seed)
     refuse_few_rows(len(rows), len(sets.queries), cfg.train)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
@@ -425,6 +432,7 @@ def most_queries(train: TrainingSettings) -> int | None:
 def score_candidates(
     cfg: Config,
     retriever: SparseEncoder | SentenceTransformer | None,
+    loaded: Mapping[str, teachers.Teacher],
     sets: QuerySets,
     texts: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Run]:
@@ -456,8 +464,7 @@ def score_candidates(
         elif name == START:
             scores.append(adapt.scores_in_index(index, vectors[kept], pools))
         else:
-            teacher = teachers.load_teacher(name, list(texts.values()))
-            scores.append(teachers.candidate_scorer(teacher, queries, texts)(pools))
+            scores.append(teachers.candidate_scorer(loaded[name], queries, texts)(pools))
     return names, teachers.average_in_spreads(scores)
 
 
