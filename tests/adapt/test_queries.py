@@ -190,6 +190,17 @@ def test_a_large_document_leaves_the_others_whole() -> None:
     assert sum(one.passage.startswith("book") for one in trained) > 140
 
 
+def test_no_more_is_held_out_than_leaves_training_its_queries() -> None:
+    """The second of two large documents took most of what a short training had asked for."""
+    sizes = {"large": 300, "second": 250} | {f"small {number}": 3 for number in range(30)}
+    library = {f"{name} {n}": Passage("", "", name) for name, size in sizes.items() for n in range(size)}
+    taken = [PseudoQuery(f"query of {key}", "sentence", key) for key in library]
+    random.Random(0).shuffle(taken)
+    held, trained = hold_out(taken, library, 500, 140)
+    assert len(trained) == 140
+    assert len(held) >= len(taken) // 10
+
+
 def test_two_queries_are_held_out_of_the_fewest() -> None:
     """The least that a paired test compares, of the fewest queries that the command takes."""
     taken, library = numbered(documents=20, passages=1, queries=1)

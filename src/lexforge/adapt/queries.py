@@ -130,11 +130,12 @@ def hold_out(
         trained: Number of queries that are wanted for training.
 
     Returns:
-        The queries that are held out, which are a tenth of all, or as many as training does not want if these
-        are more, and at most `most`. And those of training, at most `trained`. Some queries of what is held
-        out may be in neither.
+        The queries that are held out, which are a tenth of all, or about as many as training does not want if
+        these are more, and at most `most`. And those of training, at most `trained`, of which nothing beyond
+        the tenth takes any away. Some queries of what is held out may be in neither.
     """
-    wanted = min(most, max(len(taken) // 10, len(taken) - trained))
+    tenth, spare = len(taken) // 10, len(taken) - trained
+    wanted = min(most, max(tenth, spare))
     documents = [passages[one.passage].document for one in taken]
     sizes = Counter(documents)
     units = [  # what is held out as a whole
@@ -143,7 +144,7 @@ def hold_out(
     ]
     chosen, found = set[str](), 0
     for unit, number in Counter(units).items():
-        if found >= wanted:
+        if found >= wanted or (found >= tenth and found + number > spare):
             break
         chosen.add(unit)
         found += number
