@@ -15,6 +15,7 @@ from accelerate import PartialState
 from beir_folders import write_beir
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Router
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge.commands import adapt, search
@@ -363,6 +364,18 @@ def test_a_model_that_is_no_teacher_is_refused_before_anything_is_measured(
     with pytest.raises(DataError, match="one score per pair; received 2 outputs"):
         adapt.main(replace(cfg, teacher=("bm25", str(folder))))
     assert "take queries from the documents" not in capsys.readouterr().out
+
+
+def test_a_model_with_two_heads_is_refused_before_the_documents_are_read(
+    cfg, tiny_checkpoint: Path, tmp_path: Path, capsys
+) -> None:
+    """It has no one level for a number of terms, and that was found when everything had been scored."""
+    sides = [list(build_splade(str(tiny_checkpoint), fused=False, device="cpu").children()) for _ in range(2)]
+    two = SparseEncoder(modules=[Router.for_query_document(*sides)], device="cpu")
+    two.save_pretrained(str(tmp_path / "two"))
+    with pytest.raises(ValueError, match="received a model with 2"):
+        adapt.main(replace(cfg, model=str(tmp_path / "two")))
+    assert "read the documents" not in capsys.readouterr().out
 
 
 def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> None:

@@ -335,7 +335,9 @@ def read_documents(
     for line in training.case_notes(model):
         print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
-    sparsity.check_terms_of_model(model, document_terms=cfg.document_terms)
+    # Every start but the lexical one gets a wanted number, which may follow from what is measured.
+    wanted = cfg.document_terms or (None if scratch else 1)
+    sparsity.check_terms_of_model(model, document_terms=wanted)
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)
     if not scratch:
