@@ -251,8 +251,10 @@ def check_terms_of_model(
         _check_head(model)
     if model.max_active_dims is not None:
         raise ValueError(
-            "training for a wanted number of active terms and max_active_dims exclude each other; received a "
-            f"model with max_active_dims={model.max_active_dims}"
+            "training brings no model with max_active_dims to a wanted number of active terms; received a "
+            f"model with max_active_dims={model.max_active_dims}. Lift the limit before "
+            "(model.max_active_dims = None, and save the model), and set it again on the trained model by "
+            f"`lexforge trim --max-active-dims {model.max_active_dims}`"
         )
     for name, wanted in (("query_terms", query_terms), ("document_terms", document_terms)):
         if wanted is not None:
