@@ -210,6 +210,23 @@ def test_a_masked_language_model_is_held_against_bm25_and_adapted_in_any_case(
     assert len(open_index(cfg.output / "index")[0].ids) == 40
 
 
+def test_a_wanted_number_of_document_terms_leaves_that_of_queries(
+    cfg, tiny_checkpoint: Path, monkeypatch
+) -> None:
+    """Given the one, an untrained head lost the other, and its queries kept hundreds of terms."""
+    asked: dict[str, object] = {}
+
+    def trainer(*_, **options) -> None:
+        asked.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adapt.training, "SpladeTrainer", trainer)
+    with pytest.raises(KeyboardInterrupt):
+        adapt.main(replace(cfg, model=str(tiny_checkpoint), document_terms=9))
+    assert asked["document_terms"] == 9
+    assert asked["query_terms"] is not None
+
+
 def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_best_document(
     cfg, tiny_checkpoint: Path, documents: Path, tmp_path: Path, capsys
 ) -> None:

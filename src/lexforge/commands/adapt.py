@@ -212,7 +212,7 @@ def main(cfg: Config) -> None:
     before = adapt.measure(start.retriever, sets.gate, sets.judged)
     terms = start.terms
     if cfg.document_terms is not None:
-        terms = {"document_terms": cfg.document_terms}
+        terms = start.terms | {"document_terms": cfg.document_terms}
     elif not start.terms and not scratch:
         terms = {"document_terms": round(KEPT_TERMS * before["held_out"].sparsity["document_active_dims"])}
 
