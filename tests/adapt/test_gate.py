@@ -25,12 +25,12 @@ def test_the_mean_over_paired_queries_decides() -> None:
     assert str(better).startswith(
         "nDCG@10 of 3 held-out pseudo-queries: 0.2000 -> 0.2667 (+0.0667, 95 % interval"
     )
-    assert str(better).endswith("is better, but within what chance makes of so many queries")
+    assert str(better).endswith("is better than the start, but within what chance makes of so many queries")
     clear = judge({"held_out": result(0.1, 0.2, 0.3)}, {"held_out": result(0.3, 0.4, 0.6)})
-    assert str(clear).endswith("so the adapted model is better")
-    same = judge({"held_out": result(0.1, 0.3)}, {"held_out": result(0.3, 0.1)})
+    assert str(clear).endswith("so the adapted model is better than the start")
+    same = judge({"held_out": result(0.1, 0.3)}, {"held_out": result(0.3, 0.1)}, "BM25")
     assert not same.better
-    assert str(same).endswith("so the adapted model is not better")
+    assert str(same).endswith("so the adapted model is not better than BM25")
 
 
 def test_at_the_ceiling_the_verdict_says_that_it_knows_nothing() -> None:

@@ -89,7 +89,7 @@ def test_a_worse_model_is_rejected_and_the_start_is_kept(cfg, capsys) -> None:
     """A training that ruins the model must not replace it."""
     assert not run(replace(cfg, train=replace(cfg.train, learning_rate=3.0, steps=6)))
     printed = capsys.readouterr().out
-    assert "so the adapted model is not better\n" in printed
+    assert "so the adapted model is not better than the start\n" in printed
     assert f"{cfg.output / 'model'} is the start\n" in printed
     start = build_splade(cfg.output / "backbone", max_seq_length=48, similarity="dot", device="cpu")
     kept, rejected = (SparseEncoder(str(cfg.output / name), device="cpu") for name in ("model", "rejected"))
@@ -205,6 +205,8 @@ def test_a_masked_language_model_is_held_against_bm25_and_adapted_in_any_case(
     assert found["before"]["held_out"]["nDCG@10"] > found["after"]["held_out"]["nDCG@10"]
     out = capsys.readouterr().out
     assert f"{cfg.output / 'model'} is the adapted model, because {tiny_checkpoint} is no retriever" in out
+    assert found["verdict"]["against"] == "BM25"  # nothing said so, and "before" reads as the start
+    assert "so the adapted model is not better than BM25\n" in out
     assert "loss/own_activation" in out  # as in `lexforge train`: its head learns the words of a text
     assert not (cfg.output / "rejected").exists()
     assert len(open_index(cfg.output / "index")[0].ids) == 40

@@ -35,12 +35,14 @@ class Verdict:
         judged: Whether judged queries decided, or held-out pseudo-queries.
         queries: Number of the queries that decided.
         comparison: nDCG@10 of the start and of the adapted model on them.
+        against: What the adapted model is compared with: "the start" or "BM25".
     """
 
     better: bool
     judged: bool
     queries: int
     comparison: Comparison
+    against: str
 
     def __str__(self) -> str:
         """Say in one sentence what was found."""
@@ -52,7 +54,7 @@ class Verdict:
                 f"{MEASURE} of {self.queries} {what}: {c.first:.4f} -> {c.second:.4f}: both find what "
                 f"answers all {self.queries} of them first, so these queries cannot tell the two apart{other}"
             )
-        verdict = "better" if self.better else "not better"
+        verdict = f"{'better' if self.better else 'not better'} than {self.against}"
         if self.better and c.interval[0] <= 0:
             verdict += ", but within what chance makes of so many queries"
         return (
@@ -104,12 +106,17 @@ def measure(
     return {name: evaluate_bm25(evaluator) for name, evaluator in evaluators.items()}
 
 
-def judge(before: Mapping[str, RetrievalResult], after: Mapping[str, RetrievalResult]) -> Verdict:
+def judge(
+    before: Mapping[str, RetrievalResult],
+    after: Mapping[str, RetrievalResult],
+    against: str = "the start",
+) -> Verdict:
     """Decide by the mean over paired queries whether an adapted model is better than its start.
 
     Args:
         before: What `measure` found of the start.
         after: What it found of the adapted model.
+        against: The name of what was measured before, for people.
 
     Returns:
         The verdict: better where the mean difference is above 0. Judged queries decide where there are any.
@@ -117,4 +124,4 @@ def judge(before: Mapping[str, RetrievalResult], after: Mapping[str, RetrievalRe
     name = "judged" if "judged" in before else "held_out"
     comparison = compare_runs(before[name].scores, after[name].scores)[MEASURE]
     queries = len(before[name].scores.per_query[MEASURE])
-    return Verdict(comparison.difference > 0, name == "judged", queries, comparison)
+    return Verdict(comparison.difference > 0, name == "judged", queries, comparison, against)

@@ -258,7 +258,7 @@ def main(cfg: Config) -> None:
     # After: the gate, the model that it lets through, and what the command leaves behind.
     stages.begin("measure the adapted model")
     after = adapt.measure(model, sets.gate, sets.judged)
-    verdict = adapt.judge(before, after)
+    verdict = adapt.judge(before, after, "the start" if start.retriever else "BM25")
     keep_and_index(cfg, start, library, stages, better=verdict.better)
     found = {"before": numbers_of(before), "after": numbers_of(after)}
     seconds = stages.end()
@@ -268,7 +268,7 @@ def main(cfg: Config) -> None:
         {**found, "verdict": asdict(verdict), **settings, "notes": library.notes, "stage_seconds": seconds},
     )
     for name in before:
-        table = {"before": found["before"][name], "after": found["after"][name]}
+        table = {verdict.against: found["before"][name], "the adapted model": found["after"][name]}
         print(f"\n{name.replace('_', ' ')} queries:\n{evaluation.metrics_table(table)}")
     print(f"\n{stages.table()}\n{verdict}")
     if not verdict.better:
