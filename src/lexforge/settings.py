@@ -954,6 +954,17 @@ class SourceOptions(SplitOptions):
         }
         return {role: name for role, name in roles.items() if name is not None}
 
+    def without_columns(self) -> SourceOptions:
+        """Return the options for documents that stand apart from the data whose columns were named."""
+        return replace(
+            self,
+            query_column=None,
+            positive_column=None,
+            negative_column=None,
+            score_column=None,
+            weight_column=None,
+        )
+
 
 @dataclass(frozen=True)
 class StsOptions(SplitOptions):

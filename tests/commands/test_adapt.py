@@ -24,7 +24,7 @@ from lexforge.corpus import encode, open_index
 from lexforge.data import corpus_idf
 from lexforge.models import build_inference_free, build_lexical_backbone, build_splade, scale_head
 from lexforge.runs import Stages
-from lexforge.settings import ADAPT, PRESETS
+from lexforge.settings import ADAPT, PRESETS, SourceOptions
 
 WORDS = "river bank flood bridge stone tower city road train sea island storm wind harbour ship".split()
 
@@ -156,6 +156,23 @@ def test_real_queries_come_before_pseudo_queries(cfg, documents: Path, tmp_path:
         sets = adapt.take_queries(one, None, passages, texts)
         assert len(sets.own) == pseudo
         assert len(sets.queries) == 8 * steps
+
+
+def test_the_columns_of_judged_data_are_no_columns_of_the_documents(
+    cfg, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A column that the judged data needed by name was looked for in the documents too, and refused there."""
+    texts = [f"{one} and {other}" for one in WORDS[:5] for other in WORDS[5:10]]
+    documents, judged = tmp_path / "documents.csv", tmp_path / "judged.csv"
+    documents.write_text("\n".join(["id,text", *(f"{n},{text}" for n, text in enumerate(texts))]))
+    judged.write_text("\n".join(["frage,antwort", *(f"{text.split()[0]},{text}" for text in texts)]))
+    columns = SourceOptions(query_column="frage", positive_column="antwort")
+    cfg = replace(cfg, model=str(tiny_checkpoint), judged=str(judged), split="train", source=columns)
+    process = PartialState()
+    for own in (documents, judged):  # rows of texts that are both keep their columns
+        one = replace(cfg, documents=str(own), output=tmp_path / own.stem)
+        library = adapt.read_documents(one, process, Stages(process))[1]
+        assert sorted(library.texts.values()) == sorted(texts)
 
 
 def test_a_dense_model_gives_its_transformer_and_teaches(

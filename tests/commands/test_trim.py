@@ -19,6 +19,7 @@ from lexforge.commands import trim
 from lexforge.commands.index import read_library
 from lexforge.corpus import encode
 from lexforge.models import decoder_biases, load_encoder
+from lexforge.settings import SourceOptions
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 CORPUS = {
@@ -188,6 +189,19 @@ def test_a_large_corpus_is_sampled(model: Path, folder: Path, tmp_path: Path, mo
     assert places == sorted(places)
     assert total == 14
     assert places != list(range(6))  # not the first ones
+
+
+def test_the_columns_of_judged_data_are_no_columns_of_the_documents(
+    model: Path, folder: Path, tmp_path: Path
+) -> None:
+    """A column that --data needs by name was looked for in --documents too, and refused there."""
+    documents = tmp_path / "documents.csv"
+    documents.write_text("\n".join(["id,text", *(f"{key},{text}" for key, text in CORPUS.items())]))
+    columns = SourceOptions(query_column="frage", positive_column="antwort")
+    cfg = config(model, folder, tmp_path / "out", documents=str(documents), data="rows.csv", source=columns)
+    drawn, total = trim.drawn_documents(cfg, load_encoder(str(model)))
+    assert sorted(drawn) == sorted(CORPUS.values())
+    assert total == len(CORPUS)
 
 
 def test_documents_that_the_model_does_not_know_are_told(model: Path, tmp_path: Path, capsys) -> None:

@@ -327,9 +327,11 @@ def read_documents(
         The encoder, and the documents.
     """
     scratch, whole = cfg.model == LEXICAL, dict[str, str]()
+    # The columns are those of the judged data, if there are such beside the documents.
+    source = cfg.source if cfg.judged in (None, cfg.documents) else cfg.source.without_columns()
     if scratch:
         stages.begin("read the documents")
-        whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
+        whole = data.load_library(cfg.documents, source, show_progress_bar=True).texts
         claim(cfg, whole)
     model = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, models.build_splade)
     for line in training.case_notes(model):
@@ -339,7 +341,7 @@ def read_documents(
     wanted = cfg.document_terms or (None if scratch else 1)
     sparsity.check_terms_of_model(model, document_terms=wanted)
     stages.begin("read the documents")
-    library = read_library(cfg.documents, cfg.source, model)
+    library = read_library(cfg.documents, source, model)
     if not scratch:
         claim(cfg, library.texts)
     return model, library

@@ -197,10 +197,12 @@ def drawn_documents(cfg: Config, model: SparseEncoder) -> tuple[list[str], int]:
     import numpy as np  # here, because --help need not wait for it
 
     documents: Mapping[str, str]
+    # The columns are those of the judged data, if there are such beside the documents.
+    source = cfg.source if cfg.data in (None, cfg.documents) else cfg.source.without_columns()
     if cfg.passages:
-        documents = read_library(cfg.documents, cfg.source, model).texts
+        documents = read_library(cfg.documents, source, model).texts
     else:
-        documents = data.load_documents(cfg.documents, cfg.source)
+        documents = data.load_documents(cfg.documents, source)
         tell_unknown_tokens(model, list(documents.values()))
     ids = sparsity.some_texts(list(documents), SAMPLE, np.random.default_rng(SEED))
     return [documents[id] for id in ids], len(documents)
