@@ -115,6 +115,20 @@ def test_a_model_with_several_vectors_gives_their_late_interaction(
     assert len(set(scores.values())) == len(PAIRS)
 
 
+def test_a_model_with_several_vectors_reads_its_prompt_of_passages(tiny_checkpoint: Path) -> None:
+    """It scored other texts than it was trained on, as no other scorer does."""
+    model = sentence_transformers.MultiVectorEncoder(str(tiny_checkpoint), device="cpu")
+    model.prompts = {"query": "sort : ", "passage": "graph of : ", "document": ""}
+    [score] = MultiVectorScorer(model).score([(QUERIES[0], DOCUMENTS[0])])
+    queries = model.encode_query([QUERIES[0]])
+    expected, without = (
+        float(model.similarity_pairwise(queries, model.encode_document([DOCUMENTS[0]], prompt=prompt))[0])
+        for prompt in ("graph of : ", "")
+    )
+    assert score == pytest.approx(expected, rel=1e-5)
+    assert abs(expected - without) > 1e-3
+
+
 def test_scores_by_another_similarity_are_not_taken_from_the_cache(
     tiny_dense: SentenceTransformer, tmp_path: Path
 ) -> None:

@@ -174,5 +174,8 @@ class MultiVectorScorer(ApartScorer):
 
     def _encode(self, texts: list[str], kind: TextKind) -> Any:
         """Encode texts of one kind as `[L, D]` each."""
+        from lexforge.models.prompts import saved_prompt
+
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
-        return encode(texts, batch_size=self._batch_size, show_progress_bar=False)
+        prompt = saved_prompt(self._model, kind)
+        return encode(texts, prompt=prompt, batch_size=self._batch_size, show_progress_bar=False)
