@@ -22,6 +22,7 @@ from lexforge.commands import adapt, search
 from lexforge.common.types import DataError, Passage
 from lexforge.corpus import encode, open_index
 from lexforge.data import corpus_idf
+from lexforge.evaluation import RetrievalEvaluator
 from lexforge.models import build_inference_free, build_lexical_backbone, build_splade, scale_head
 from lexforge.runs import Stages
 from lexforge.settings import ADAPT, PRESETS, SourceOptions
@@ -173,6 +174,16 @@ def test_the_columns_of_judged_data_are_no_columns_of_the_documents(
         one = replace(cfg, documents=str(own), output=tmp_path / own.stem)
         library = adapt.read_documents(one, process, Stages(process))[1]
         assert sorted(library.texts.values()) == sorted(texts)
+
+
+def test_a_large_pool_is_filled(cfg) -> None:
+    """The rankings ended after 100 documents, and --pool beyond what they held was cut in silence."""
+    texts = {f"d{number}": f"the river number {number}" for number in range(150)}
+    queries = {f"q{number}": f"river {number}" for number in range(8)}
+    gate = RetrievalEvaluator(queries, texts, {query: {"d1": 1} for query in queries})
+    sets = adapt.QuerySets(queries, {}, [], gate, None)
+    scores = adapt.score_candidates(replace(cfg, teacher=("bm25",), pool=140), None, {}, sets, texts)[1]
+    assert {len(found) for found in scores.values()} == {140}
 
 
 def test_a_dense_model_gives_its_transformer_and_teaches(

@@ -61,7 +61,7 @@ TRAINING = ADAPT.train.left_open()
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; mostly a tenth of those that there are
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
-DEPTH = 100  # documents of a ranking that may become candidates
+DEPTH = 100  # documents of a ranking that may become candidates, or --pool if that is more
 ROW_DOCUMENTS = 4  # that a training row compares
 SPARE_PASSAGES = 8  # times those of a batch, for batches in which none repeats
 
@@ -446,13 +446,13 @@ def score_candidates(
         The names of the teachers, and the average of their scores. A query that gives no row is left out.
     """
     queries = sets.queries
-    words = sets.gate.bm25
-    rankings = {BM25: words.search(list(queries.values()), DEPTH).to_run(list(queries))}
+    words, depth = sets.gate.bm25, max(DEPTH, cfg.pool)
+    rankings = {BM25: words.search(list(queries.values()), depth).to_run(list(queries))}
     if retriever is not None:
         documents = sets.gate.vectors(retriever)[1]
         index = retrieval.build_exact(documents, list(texts), models.check_encoder(retriever))
         vectors = corpus.encode(retriever, list(queries.values()), "query", show_progress_bar=True)
-        rankings[START] = index.search(vectors, DEPTH).to_run(list(queries))
+        rankings[START] = index.search(vectors, depth).to_run(list(queries))
     names = cfg.teacher or tuple(rankings)
     # A query with fewer candidates than a row compares gives none, so no teacher need score them.
     found = adapt.candidate_pools(list(rankings.values()), queries, sets.own, cfg.pool)
