@@ -24,13 +24,14 @@ from transformers import (
 
 from lexforge.models import (
     build_inference_free,
+    build_lexical_backbone,
     build_splade,
     fuse_encoder,
     head_is_trained,
     restrict_output_vocabulary,
     scale_head,
 )
-from lexforge.models.head_scale import can_scale_logits, scale_logits
+from lexforge.models.head_scale import UNTRAINED, can_scale_logits, scale_logits
 from lexforge.models.structure import splade_decoders
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "open a file and read it"]
@@ -149,6 +150,21 @@ def test_a_trained_head_is_told_by_its_few_terms(tiny_checkpoint: Path, tmp_path
     loaded = build_splade(tmp_path / "splade", device="cpu")
     assert head_is_trained(loaded, TEXTS)
     assert head_is_trained(loaded, [" ", ""]), "without a text nothing speaks against it"
+
+
+def test_a_head_of_a_small_vocabulary_is_told_by_the_tokens_of_the_text(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A backbone of a few documents has so few terms that the words of one text are many of them."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    texts = [f"a list of {' '.join(letters[n : n + 12])} that is sorted" for n in range(24)]
+    model = build_splade(build_lexical_backbone(texts, tmp_path / "lexical", max_seq_length=48), device="cpu")
+    vectors = model.encode_document(texts, convert_to_sparse_tensor=False, show_progress_bar=False)
+    assert (vectors > 0).float().mean() > UNTRAINED
+    assert head_is_trained(model, texts)
+    assert not head_is_trained(
+        build_splade(bare("bert", tiny_checkpoint, tmp_path / "bare"), device="cpu"), texts
+    )
 
 
 def test_a_decoder_without_a_bias_cannot_be_scaled(tiny_checkpoint: Path, tmp_path: Path) -> None:

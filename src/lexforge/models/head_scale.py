@@ -21,6 +21,9 @@ from lexforge.models.structure import module_sequences, splade_decoders, splade_
 UNTRAINED = 0.1
 """Share of the vocabulary. A text activates more of it only under a head that was not trained for SPLADE: a
 masked language model of another task activates a quarter or more, a trained SPLADE encoder 5 % at most."""
+EXPANSION = 2
+"""Active terms per distinct token of a text. A text activates fewer only under a trained head too, however
+small the vocabulary is: that of a backbone that was built from a few documents has a thousand terms."""
 
 
 def scale_head(
@@ -113,15 +116,16 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
         sample: The largest number of texts that are encoded, evenly spaced.
 
     Returns:
-        Whether a text activates at most `UNTRAINED` of the vocabulary on average. Without any text that is
-        not blank, the head counts as trained.
+        Whether a text activates at most `UNTRAINED` of the vocabulary on average, or at most `EXPANSION`
+        terms per distinct token that it has. Without any text that is not blank, the head counts as trained.
     """
     chosen = _some(texts, sample)
     if not chosen:
         return True
     with evaluation_mode(model):
         vectors = encode_kind(model, chosen, "document", show_progress_bar=False)  # sparse [N, V]
-    return bool(vectors._nnz() <= UNTRAINED * vectors.numel())
+    active = int(vectors._nnz())
+    return active <= UNTRAINED * vectors.numel() or active <= EXPANSION * _own_tokens(model, chosen)
 
 
 def can_scale_logits(model: SparseEncoder, text: str) -> bool:
@@ -176,6 +180,14 @@ def _some(texts: Sequence[str], sample: int) -> list[str]:
     """At most so many evenly spaced texts that differ and are not blank."""
     chosen = dict.fromkeys(texts[place] for place in evenly_spaced(len(texts), sample))
     return [text for text in chosen if text.strip()]
+
+
+def _own_tokens(model: SparseEncoder, texts: list[str]) -> int:
+    """Count the distinct tokens of each text, and add them up."""
+    transformer: Any = splade_transformers(model)[0]
+    prompt = saved_prompt(model, "document")
+    features = (transformer.preprocess([text], prompt=prompt) for text in texts)
+    return sum(len(each["input_ids"].unique()) for each in features)
 
 
 def _scaled_parameters(model: SparseEncoder, text: str) -> list[Tensor]:
