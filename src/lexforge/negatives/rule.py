@@ -92,7 +92,8 @@ class NegativeMiner:
     """Mines negatives for the (query, positive) pairs of a split from rankings of its queries.
 
     A negative is never a positive of the query or of another query with the same text. Its text is never
-    blank and never equals that of the query or of such a positive. No text stands twice in a row.
+    blank and never equals that of the query or of such a positive. No text stands twice in a row. A pair
+    whose positive is blank makes no row, and `summary` counts it.
 
     Args:
         data: The retrieval set.
@@ -111,17 +112,20 @@ class NegativeMiner:
         self.queries = data.split_queries(split)
         self._documents = list(data.corpus)
         self._positives: dict[str, list[str]] = {}
+        self._blank = 0  # pairs that were left out
         self._by_text: dict[str, set[str]] = {}
         for query, grades in data.split(split).items():
-            self._positives[query] = [document for document, grade in grades.items() if grade > 0]
-            if not self._positives[query]:
+            positives = [document for document, grade in grades.items() if grade > 0]
+            if not positives:
                 where = f"{data.name}, split {split!r}, query {query!r}"
                 raise DataError(f"{where}: no positive (a grade above 0) to train on")
+            self._positives[query] = [one for one in positives if stripped(data.corpus[one])]
+            self._blank += len(positives) - len(self._positives[query])
             self._by_text.setdefault(self.queries[query], set()).update(self._positives[query])
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the (query, positive) pairs, in the order of the judgements; each becomes a row."""
+        """Return the (query, positive) pairs, in the order of the judgements, each of which becomes a row."""
         return [(query, positive) for query, found in self._positives.items() for positive in found]
 
     def candidates(self, run: Run) -> dict[str, list[str]]:
@@ -176,12 +180,13 @@ class NegativeMiner:
 
     def summary(self, rows: Sequence[MinedRow]) -> str:
         """Return one line that counts all rows of the split, those filled up at random and those dropped."""
+        blank = f", {self._blank} left out because the positive is blank" if self._blank else ""
         filled = sum(row.mined < self.rule.per_row for row in rows)
         width = self.rule.per_row
         return (
             f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} of {width} "
             f"{'negative' if width == 1 else 'negatives'}; {filled} filled up at random, "
-            f"{len(self.pairs) - len(rows)} dropped"
+            f"{len(self.pairs) - len(rows)} dropped{blank}"
         )
 
     def _window(self, query: str, scores: Mapping[str, float]) -> list[str]:
