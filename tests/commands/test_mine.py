@@ -56,7 +56,8 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
             {"teacher": "bm25", "rule": NegativeRule(teacher_margin=0.1), "teacher_cache": Path("c")},
             "--teacher-cache c would be ignored: the teacher bm25 scores texts as they come",
         ),
-        ({"cache_dir": Path("c")}, "--cache-dir c would be ignored: it keeps the vectors of a --model"),
+        ({"cache_dir": Path("c")}, "--cache-dir c would be ignored: only a --model that encodes the texts"),
+        ({"max_seq_length": 7, "batch_size": 3}, "--max-seq-length 7 and --batch-size 3 would be ignored"),
     ],
 )
 def test_an_option_that_nothing_reads_is_refused(options: dict, message: str, folder: Path) -> None:

@@ -101,8 +101,9 @@ def main(cfg: Config) -> None:
         refuse_unread(cfg, ["teacher_cache"], "it keeps the embeddings of a --teacher")
     elif cfg.teacher == BM25:
         refuse_unread(cfg, ["teacher_cache"], f"the teacher {BM25} scores texts as they come")
-    if cfg.model in (None, "bm25"):
-        refuse_unread(cfg, ["cache_dir"], "it keeps the vectors of a --model")
+    if cfg.model in (None, BM25):
+        unread = ["cache_dir", "max_seq_length", "batch_size"]
+        refuse_unread(cfg, unread, "only a --model that encodes the texts reads it")
     check_output_file(cfg.output)
     loaded = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     miner = negatives.NegativeMiner(loaded, cfg.rule, cfg.split)
