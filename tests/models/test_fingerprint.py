@@ -53,6 +53,18 @@ def test_what_a_model_did_before_does_not_change_its_fingerprint(tiny_splade, ti
     assert fingerprint(again) == before
 
 
+def test_another_version_of_the_libraries_changes_no_fingerprint(tiny_splade, monkeypatch) -> None:
+    """An upgrade would make every index and every encoded corpus those of another model."""
+    config = tiny_splade[0].auto_model.config
+    config.inner = type(config)(use_cache=True)  # as models of text and images hold one for each
+    before = fingerprint(tiny_splade)
+    monkeypatch.setattr("transformers.configuration_utils.__version__", "99.0.0")
+    config.use_cache = config.inner.use_cache = False
+    config.inner._name_or_path = "elsewhere"
+    assert config.to_dict()["transformers_version"] == "99.0.0"
+    assert fingerprint(tiny_splade) == before
+
+
 def test_a_tied_weight_is_hashed_once_and_an_untied_one_counts(tiny_splade) -> None:
     """The same values in two tensors or in one: both change with either."""
     masked = tiny_splade[0].auto_model

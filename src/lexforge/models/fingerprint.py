@@ -14,6 +14,10 @@ from sentence_transformers.base.modules import Transformer
 from lexforge.common.text_identity import text_digest
 from lexforge.models.structure import layers_with_adapters
 
+# Settings of a configuration that change no vector: the folder that it was loaded from, the version of the
+# library that holds it, and whether a decoder keeps its states, which depends on the library's version too.
+_IRRELEVANT = {"_name_or_path", "transformers_version", "use_cache"}
+
 
 def fingerprint(model: BaseModel) -> str:
     """Compute a digest of everything that decides a model's vectors.
@@ -79,11 +83,20 @@ def _adapters(model: BaseModel) -> list[dict[str, Any]]:
 
 
 def _configurations(model: BaseModel) -> list[dict[str, Any]]:
-    """Return the backbones' configurations, without the name of the folder that they were loaded from."""
+    """Return the backbones' configurations, without what changes no vector."""
     configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     found = {id(config): config for config in configs if config is not None}  # static embeddings have None
     settings = [config.to_dict() if hasattr(config, "to_dict") else vars(config) for config in found.values()]
-    return [{key: value for key, value in each.items() if key != "_name_or_path"} for each in settings]
+    return [_without_irrelevant(each) for each in settings]
+
+
+def _without_irrelevant(settings: Any) -> Any:
+    """Return settings without those of `_IRRELEVANT`, also in nested configurations."""
+    if isinstance(settings, dict):
+        return {key: _without_irrelevant(each) for key, each in settings.items() if key not in _IRRELEVANT}
+    if isinstance(settings, list | tuple):
+        return [_without_irrelevant(each) for each in settings]
+    return settings
 
 
 def _tokenizer_settings(tokenizer: Any) -> list[str]:
