@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -131,6 +132,17 @@ def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
     claim(tmp_path / "run", steps=3, phases=(1, 2), resume=True)
     with pytest.raises(ValueError, match="steps was 3 and is now 4"):
         claim(tmp_path / "run", steps=4, phases=(1, 2), resume=True)
+
+
+def test_a_run_is_resumed_by_another_path_of_its_folder(tmp_path: Path, monkeypatch) -> None:
+    """Its folder is one of its settings, and the run is the same by an absolute path or after a move."""
+    monkeypatch.chdir(tmp_path)
+    claim(Path("run"), steps=3, output_dir=Path("run"))
+    claim(tmp_path / "run", steps=3, output_dir=tmp_path / "run", resume=True)
+    shutil.copytree("run", "moved")  # a copy, because this process holds the lock of the folder that it made
+    claim(Path("moved"), steps=3, output_dir=Path("moved"), resume=True)
+    with pytest.raises(ValueError, match=r"moved: steps was 3 and is now 4\. A"):
+        claim(Path("moved"), steps=4, output_dir=Path("moved"), resume=True)
 
 
 def test_a_run_that_is_to_go_on_for_longer_is_told_how(tmp_path: Path) -> None:

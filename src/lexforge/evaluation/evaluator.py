@@ -314,21 +314,27 @@ class RetrievalEvaluator(BaseEvaluator):
         return {"k": self.k, "exclude_self": self.exclude_self}
 
     def _append_csv(self, path: Path, result: RetrievalResult, epoch: int, steps: int) -> None:
-        """Append a row to the CSV file.
+        """Append a row to the CSV file, unless it has other columns.
 
         Raises:
-            ValueError: If the file has other columns.
+            OSError: If the file cannot be read or written.
         """
         columns = ["epoch", "steps", *self.metrics, *SPARSITY]
-        new = not path.exists()
-        if not new:
-            with path.open(encoding="utf-8", newline="") as file:
-                found = next(csv.reader(file), [])
-            if found != columns:
-                raise ValueError(
-                    f"{path} must have the columns {columns} of this evaluation; it has {found}: move it away"
-                )
-        with path.open("a", encoding="utf-8", newline="") as file:
+        header = ",".join(columns)
+        first = ""
+        if path.exists():
+            with path.open(encoding="utf-8", errors="replace") as file:
+                first = file.readline()
+        new = not first.endswith("\n")  # empty, or a kill left a part of the header
+        if not new and first != f"{header}\n":
+            logger.warning(
+                "%s gets no row: it must have the columns %s of this evaluation, and it has %s; move it away",
+                path,
+                header,
+                first.strip(),
+            )
+            return
+        with path.open("w" if new else "a", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             if new:
                 writer.writerow(columns)

@@ -85,7 +85,8 @@ def claim_run_directory(
         config: The settings of the run, a dataclass with a field `resume`; values without a JSON type are
             written as strings. `config.json` records them with `resume` set to False, because a resumed run
             has the settings of the run that it continues.
-        resume: Whether to continue the run that the folder holds; its settings must be the same.
+        resume: Whether to continue the run that the folder holds; its settings must be the same, but for the
+            one that names the folder.
         data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
             `env.json` keeps them, and those of a resumed run must be the same.
 
@@ -113,7 +114,9 @@ def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
         if before is None:
             raise FileNotFoundError(f"nothing to resume: {folder / 'config.json'} does not exist")
         then, now = flat_settings(before), flat_settings(settings)
-        changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+        # The setting that names the folder may spell it otherwise, also because the folder was moved.
+        names = [name for name in sorted({*then, *now}) if now.get(name) != str(folder)]
+        changed = [name for name in names if then.get(name) != now.get(name)]
         if changed:
             differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
             model = folder / "model"
