@@ -129,12 +129,39 @@ def test_a_result_can_be_written_and_compared(tiny_splade, tmp_path: Path) -> No
     assert compare_runs(result.scores, result.scores)["nDCG@10"].p_value == 1
 
 
-def test_a_csv_of_other_columns_is_not_appended_to(tiny_splade, tmp_path: Path) -> None:
-    """Numbers under the wrong heading are worse than none."""
+def test_a_csv_of_other_columns_is_not_appended_to(tiny_splade, tmp_path: Path, caplog) -> None:
+    """Numbers under the wrong heading are worse than none, and an error would end a training."""
     RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
-    with pytest.raises(ValueError, match=r"must have the columns .* it has"):
-        RetrievalEvaluator(**data(), metrics=("AP@10",))(tiny_splade, str(tmp_path))
-    RetrievalEvaluator(**data(), metrics=("AP@10",), write_csv=False)(tiny_splade, str(tmp_path))
+    path = tmp_path / "Retrieval_evaluation_results.csv"
+    before = path.read_bytes()
+    RetrievalEvaluator(**data(), metrics=("AP@10",))(tiny_splade, str(tmp_path))
+    assert "must have the columns epoch,steps,AP@10," in caplog.text
+    assert path.read_bytes() == before
+
+
+def test_a_csv_that_cannot_be_written_ends_no_training(tiny_splade, tmp_path: Path, caplog) -> None:
+    """The evaluation is done, and its row is worth less than the training."""
+    (tmp_path / "file").touch()
+    assert RetrievalEvaluator(**data())(tiny_splade, str(tmp_path / "file"))
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "Retrieval_evaluation_results.csv gets no row: " in warning
+
+
+@pytest.mark.parametrize("left", ["", "epoch,steps,nDC"])
+def test_a_csv_whose_header_a_kill_has_cut_is_begun_anew(tiny_splade, tmp_path: Path, left: str) -> None:
+    """A run that resumes after the kill would otherwise write no row to its end."""
+    path = tmp_path / "Retrieval_evaluation_results.csv"
+    path.write_text(left)
+    RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
+    header, *rows = path.read_text().splitlines()
+    assert header.startswith("epoch,steps,nDCG@10,")
+    assert len(rows) == 1
+
+
+def test_a_name_that_is_no_part_of_a_file_name_is_refused() -> None:
+    """The CSV file would lie in a folder that does not exist."""
+    with pytest.raises(ValueError, match="must not contain '/'; received 'beir/nq'"):
+        RetrievalEvaluator(**data(), name="beir/nq")
 
 
 def test_self_matches_are_left_out(tiny_splade) -> None:

@@ -82,7 +82,8 @@ class RetrievalEvaluator(BaseEvaluator):
         batch_size: Number of texts per forward pass.
         exclude_self: Leave out a document whose id is the query's, for a corpus that contains its queries.
         show_progress_bar: Show a progress bar; None decides by the log level, as sentence-transformers does.
-        write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`.
+        write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`; where that fails,
+            or the file has other columns, a warning says so.
         build_index: A function `(vectors, ids, similarity) -> Index`; None is `build_exact`.
         cache_dir: A folder in which the vectors of the corpus are kept for later processes, one file per
             model; None writes no file.
@@ -92,7 +93,7 @@ class RetrievalEvaluator(BaseEvaluator):
     Raises:
         ValueError: If no query is judged, the corpus holds texts beside passages, the judgements name an
             unknown query or document, a grade is not an integer from -9999 to 9999, a measure is unknown or
-            its cutoff is above k, or a number is out of range.
+            its cutoff is above k, a number is out of range, or the name contains a slash.
     """
 
     def __init__(
@@ -123,6 +124,8 @@ class RetrievalEvaluator(BaseEvaluator):
         self.query_texts = [queries[query] for query in self.query_ids]
         self.document_ids = list(texts)
         self.document_texts = list(texts.values())
+        if "/" in name:
+            raise ValueError(f"the name is part of a file's name and must not contain '/'; received {name!r}")
         self.name = name
         self.metrics = tuple(metrics)
         self.batch_size = batch_size
@@ -161,9 +164,12 @@ class RetrievalEvaluator(BaseEvaluator):
         """
         result = self.evaluate(model)
         if self.write_csv and output_path is not None:
-            folder = Path(output_path)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._append_csv(folder / self.csv_file, result, epoch, steps)
+            path = Path(output_path) / self.csv_file
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._append_csv(path, result, epoch, steps)
+            except OSError as error:  # which is no reason to end a training
+                logger.warning("%s gets no row: %s", path, error)
         values = result.metrics | result.sparsity
         when = f", epoch {epoch}, step {steps}" if epoch != -1 else ""
         shown = ", ".join(f"{key} {value:.4f}" for key, value in values.items())
@@ -325,7 +331,7 @@ class RetrievalEvaluator(BaseEvaluator):
         if path.exists():
             with path.open(encoding="utf-8", errors="replace") as file:
                 first = file.readline()
-        new = not first.endswith("\n")  # empty, or a kill left a part of the header
+        new = header.startswith(first)  # it is empty, or a kill left the header without its line end
         if not new and first != f"{header}\n":
             logger.warning(
                 "%s gets no row: it must have the columns %s of this evaluation, and it has %s; move it away",
