@@ -71,6 +71,20 @@ def test_every_layout_finds_and_is_stored(layout, similarity: str, tmp_path: Pat
     assert loaded.nbytes == index.nbytes > 500 * 8 * 4
 
 
+def test_an_index_that_a_full_disk_has_cut_is_not_saved(tmp_path: Path) -> None:
+    """FAISS only prints that it could not close its file, and the cut one would get a good checksum."""
+    resource = pytest.importorskip("resource", reason="only POSIX systems limit a process")
+    index = FaissIndex.build(VECTORS, IDS[:100])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            index.save(tmp_path / "index")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_search_settings_reach_faiss() -> None:
     """One probe of ten lists must see less than all of them, and a narrow search of a graph miss some."""
     documents = np.random.default_rng(1).normal(size=(300, 4)).astype(np.float32)

@@ -213,6 +213,7 @@ class FaissIndex:
 
         Raises:
             FileExistsError: If the directory is not empty.
+            OSError: If a file cannot be written; nothing is left of them.
         """
         import faiss
 
@@ -221,7 +222,9 @@ class FaissIndex:
             layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
         fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
         with new_directory(directory) as path:
-            faiss.write_index(self._index, str(path / "index.faiss"))
+            # By Python's file: FAISS only prints that its own could not be closed, and a cut one would stay.
+            with (path / "index.faiss").open("wb") as file:
+                faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write))
             write_ids(path, self._ids.names)
             write_manifest(path, FORMAT, fields)
 
