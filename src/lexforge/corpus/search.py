@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -240,15 +241,17 @@ def load_encoder_of(directory: str | Path, source: Source, model: str | None = N
 
     Raises:
         FileNotFoundError: If there is no such model.
+        ValueError: If `load_encoder` refuses the last of them.
     """
     recorded, names = Path(source.model), [model or source.model]
     beside = Path(directory).resolve().parent / recorded.name
     if model is None and recorded.is_absolute() and beside.is_dir():  # a name of the hub is no path
         names = [name for name in (source.model, str(beside)) if Path(name).exists()]
     for name in names[:-1]:
-        encoder = load_encoder(name, source.max_seq_length)
-        if fingerprint(encoder) == source.fingerprint:
-            return encoder
+        with suppress(Exception):  # what has taken the place may be anything, and be damaged in any way
+            encoder = load_encoder(name, source.max_seq_length)
+            if fingerprint(encoder) == source.fingerprint:
+                return encoder
     return load_encoder(names[-1], source.max_seq_length)
 
 
