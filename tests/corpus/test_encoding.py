@@ -90,8 +90,12 @@ def test_no_text_is_refused(tiny_dense) -> None:
         encode(tiny_dense, [], "query")
 
 
-def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path) -> None:
-    """No batch, another class of model, a cache folder that cannot be made: before an hour of encoding."""
+def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path, monkeypatch) -> None:
+    """No batch, another class of model, a cache folder without a place: before an hour of encoding."""
+
+    def refused(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
         CorpusEncoder(TEXTS, 0)
     with pytest.raises(TypeError, match="SparseEncoder or a SentenceTransformer; received Linear"):
@@ -100,6 +104,9 @@ def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path) -
     tiny_dense[0].register_forward_pre_hook(lambda *_: pytest.fail("it was encoded"))
     with pytest.raises(FileExistsError, match="link"):
         CorpusEncoder(TEXTS, 2, tmp_path / "link").encode(tiny_dense)
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    with pytest.raises(OSError, match="no file can be written"):
+        CorpusEncoder(TEXTS, 2, tmp_path).encode(tiny_dense)
 
 
 @pytest.mark.parametrize("vector_type", ["sparse", "dense"])
@@ -258,6 +265,21 @@ def test_what_a_killed_process_left_is_deleted_after_an_hour(tiny_splade, tmp_pa
         assert (leftover.exists(), other.exists()) == (kept, True)
         for path in tmp_path.iterdir():
             path.unlink()
+
+
+def test_vectors_whose_file_does_not_fit_on_the_disk_are_kept(tiny_splade, tmp_path, caplog) -> None:
+    """They may be the work of hours, and only a later process needs the file."""
+    resource = pytest.importorskip("resource", reason="only POSIX systems limit a process")
+    corpus = CorpusEncoder(TEXTS, 4, tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        vectors, _ = corpus.encode(tiny_splade)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large: " in caplog.text
+    assert list(tmp_path.iterdir()) == []
+    assert corpus.encode(tiny_splade) == (vectors, False)
 
 
 def test_a_damaged_file_is_refused(tiny_splade, tmp_path: Path) -> None:

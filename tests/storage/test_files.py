@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lexforge.storage import files
 from lexforge.storage.files import (
@@ -26,6 +27,7 @@ from lexforge.storage.files import (
     write_text,
 )
 from lexforge.storage.manifest import read_manifest, write_manifest
+from lexforge.storage.tensors import write_tensors
 
 WRITER = f"12-{'ab' * 8}"  # of a name beside: process and random digits
 
@@ -135,6 +137,7 @@ def _fill_with(write: Callable[[Path], object]) -> Callable[[Path], object]:
     [
         (lambda place: write_file(place, b"x" * 2000), "'FOLDER/place'"),
         (lambda place: write_file(place, lambda beside: beside.write_text("x" * 2000)), "'FOLDER/place'"),
+        (lambda place: write_tensors(place, "test", {}, {"a": torch.ones(500)}), "large: 'FOLDER/place'"),
         (lambda place: write_file(place / "absent" / "place", b"x"), "'FOLDER/place/absent/place'"),
         (lambda place: write_text(place, "x" * 2000), "'FOLDER/place'"),
         (_fill_with(lambda path: path.write_bytes(b"x" * 2000)), "'FOLDER/place'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -27,7 +28,9 @@ from lexforge.models.fingerprint import fingerprint
 from lexforge.models.prompts import encode_kind
 from lexforge.models.training_forward import multiplies_bfloat16
 from lexforge.settings import EncodingPrecision, VectorType
-from lexforge.storage.files import remove_leftovers
+from lexforge.storage.files import check_output_file, remove_leftovers
+
+logger = logging.getLogger(__name__)
 
 # Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
 _WARM, TIMED = 8, 64
@@ -304,6 +307,8 @@ class CorpusEncoder:
             they were kept from an earlier call.
 
         Raises:
+            OSError: If no file can be written in the cache folder. Where that of the vectors does not fit on
+                the disk, a warning says so.
             ValueError: If the cached file is damaged.
         """
         texts = self._corpus_key
@@ -316,8 +321,9 @@ class CorpusEncoder:
         vectors = None if path is None else _read(path, key)
         fresh = vectors is None
         if fresh:
-            if path is not None:  # before the long work, so that a folder that cannot be made fails at once
+            if path is not None:  # before the long work, so that a folder that takes no file fails at once
                 path.parent.mkdir(parents=True, exist_ok=True)
+                check_output_file(path)
             vectors = encode(
                 model,
                 self._texts,
@@ -326,9 +332,12 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                remove_leftovers(path.parent, _CACHED.pattern)
-                write_vectors(path, vectors, key)
-                _delete_oldest(path)
+                try:
+                    remove_leftovers(path.parent, _CACHED.pattern)
+                    write_vectors(path, vectors, key)
+                    _delete_oldest(path)
+                except OSError as error:  # the vectors themselves are worth more than their file
+                    logger.warning("the vectors of the corpus are in no file for later processes: %s", error)
         self._kept = (key, vectors)
         return vectors, fresh
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ def write_tensors(
         tensors: The tensors by name, of any shape and dtype, on any device.
 
     Raises:
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written; the error names it.
     """
     # Clones, because safetensors refuses tensors that share memory.
     copies = {
@@ -35,7 +37,7 @@ def write_tensors(
         for name, tensor in tensors.items()
     }
     manifest = pack_manifest(format_name, fields, _parts(copies))
-    write_file(path, lambda beside: save_file(copies, beside, metadata={METADATA: manifest}))
+    write_file(path, lambda beside: _save(copies, beside, manifest))
 
 
 def read_tensors(path: Path, format_name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -61,6 +63,20 @@ def read_tensors(path: Path, format_name: str) -> tuple[dict[str, Any], dict[str
         return unpack_manifest(manifest, format_name, _parts(tensors)), tensors
     except (SafetensorError, ValueError, TypeError, LookupError, OSError) as error:
         raise ValueError(str(error)) from error
+
+
+def _save(tensors: dict[str, Tensor], path: Path, manifest: str) -> None:
+    """Write a safetensors file.
+
+    Raises:
+        OSError: If it cannot be written; safetensors tells the number of the error in its message only.
+    """
+    try:
+        save_file(tensors, path, metadata={METADATA: manifest})
+    except SafetensorError as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+        raise
 
 
 def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
