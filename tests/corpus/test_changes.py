@@ -72,6 +72,15 @@ def test_only_new_texts_are_encoded(tiny_splade, index: Path) -> None:
     assert read_source(index).generation == 2  # nothing came or went
 
 
+def test_a_title_that_was_stored_in_the_text_makes_no_text_new(tiny_splade, tmp_path: Path) -> None:
+    """An index of vectors stores title and text as one; adding its file again would encode every document."""
+    joined = Passage("", "Key open", "e")
+    index_passages(tiny_splade, {"e": joined}, tmp_path / "index", name="tiny")
+    assert change_index(tmp_path / "index", tiny_splade, {"e": Passage("Key", "open", "e")}) == Change(
+        0, 1, 0
+    )
+
+
 @pytest.mark.parametrize("index_name", ["faiss-flat", "faiss-hnsw"])
 def test_dense_indexes_change_as_well(index_name, tiny_dense, tmp_path: Path) -> None:
     """The vectors come out of FAISS as they went in, and are searched by the similarity of the model."""
@@ -247,6 +256,7 @@ def test_bad_changes_are_refused(
         change_index(index, tiny_dense, None, ["d1"])
     with pytest.raises(FileNotFoundError, match="holds no finished index"):
         change_index(tmp_path, tiny_splade, None, ["d1"])
+    assert not (tmp_path / lock.LOCK_FILE).exists()
     encode_corpus(tiny_splade, {"a": "file"}, tmp_path / "blocks", name="tiny")
     build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "bare", "inverted")
     with pytest.raises(ValueError, match="keeps no texts"):

@@ -13,7 +13,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.text_identity import passage_digest
 from lexforge.common.types import Passage
 from lexforge.corpus.encoding import encode, join_vectors
-from lexforge.corpus.stored_index import open_index, write_generation
+from lexforge.corpus.stored_index import open_index, read_source, write_generation
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.backends import BACKENDS
 from lexforge.retrieval.faiss import FaissIndex
@@ -74,6 +74,7 @@ def change_index(
             document would be left.
     """
     directory, added = Path(directory), added or {}
+    read_source(directory)  # before a file for the lock is made in a folder that is no index
     with locked(directory):
         index, source, passages = open_index(directory)
         if not isinstance(index, InvertedIndex | FaissIndex):
@@ -95,11 +96,13 @@ def change_index(
         for key, passage in stored.items():
             hit = {key, passage.document} & known
             found |= hit
-            if not hit and (passage.document not in renewed or added.get(key) == passage):
+            if not hit and (
+                passage.document not in renewed or _identity(added.get(key)) == _identity(passage)
+            ):
                 kept[key] = passage
         if unknown := [key for key in dict.fromkeys(deleted) if key not in found]:
             raise ValueError(f"{directory} has no document {', '.join(map(repr, unknown[:3]))}")
-        new = {key: passage for key, passage in added.items() if kept.get(key) != passage}
+        new = {key: one for key, one in added.items() if _identity(kept.get(key)) != _identity(one)}
         check_ids(kept, new)
         if not new and len(kept) == len(stored):
             return Change(0, len(added), 0)
@@ -130,6 +133,11 @@ def change_index(
         write_generation(directory, source, built.save, after, repeated)
         _remove_other_generations(directory, source.folder)
     return Change(came, len(added) - came, len(stored) - len(kept))
+
+
+def _identity(passage: Passage | None) -> tuple[str, str] | None:
+    """Return what tells passages apart; an index that was made of vectors holds title and text as one."""
+    return None if passage is None else (passage.joined, passage.document)
 
 
 def check_ids(kept: Mapping[str, Passage], new: Mapping[str, Passage]) -> None:
