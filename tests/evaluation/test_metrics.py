@@ -98,7 +98,8 @@ def test_agrees_with_ir_measures_on_random_runs() -> None:
         ("AP(rel=0)", r"'AP\(rel=0\)'; .* a grade from 1 to 9999"),
         ("R(rel=0)@10", "a grade from 1 to 9999"),
         ("P(rel=99999999999)@5", "a grade from 1 to 9999"),
-        ("ERR@20", "neither pytrec_eval nor ir-measures itself"),
+        ("ERR@20", "'ERR@20' is not computed here: only those of pytrec_eval are, and RR with a cutoff"),
+        ("Judged@10", "'Judged@10' is not computed here"),
     ],
 )
 def test_unknown_measures_are_refused(metric: str, message: str) -> None:
@@ -142,17 +143,25 @@ def test_the_largest_grades_are_measured_right_and_soon() -> None:
     assert scores == pytest.approx({"nDCG@10": expected, "RR@10": 1, "R@100": 1}, rel=1e-12)
 
 
-def test_grades_below_zero_count_as_zero(warm: WarmProcesses) -> None:
-    """TREC Web judges junk as -2; trec_eval writes beside its counters then, and the process dies or lies."""
+def test_grades_below_zero_are_no_judgements(warm: WarmProcesses) -> None:
+    """TREC Web judges junk as -2; trec_eval writes beside its counters then, and the process dies or lies.
+
+    By hand: Bpref skips what is not judged, and infAP takes it for relevant by half: 1/2 + 1/2 * 1/2.
+    """
     code = """
+from math import isclose
 from lexforge.evaluation import score_run
 run = {"q0": {"d0": 3.0, "d1": 2.0}, "q1": {"d1": 1.0}}
-names = ["nDCG@10", "RR@10", "R@100", "AP", "Bpref", "infAP"]
+names = ["nDCG@10", "RR@10", "R@100", "AP", "P@1", "Rprec", "SetF"]
 expected = score_run(run, {"q0": {"d0": 0, "d1": 1}, "q1": {"d1": 1}}, names)
 for grade in (-1, -2, -9999):
     for _ in range(300):
         assert score_run(run, {"q0": {"d0": grade, "d1": 1}, "q1": {"d1": 1}}, names) == expected
-    score_run(run, {"q0": {"d0": grade}, "q1": {"d1": grade}}, names)
+    found = score_run(run, {"q0": {"d0": grade, "d1": 1}, "q1": {"d1": 1}}, ["Bpref", "infAP"]).per_query
+    assert found["Bpref"]["q0"] == 1
+    assert isclose(found["infAP"]["q0"], 0.75, abs_tol=1e-4)  # trec_eval adds .00001 against a division by 0
+    none = score_run(run, {"q0": {"d0": grade}, "q1": {"d1": grade}}, [*names, "Bpref", "infAP"])
+    assert set(none.mean.values()) == {0}
 """
     assert warm.run("-c", [code]) == [0], warm.log.read_text()
 

@@ -54,8 +54,9 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         run: `{query id: {document id: score}}`; documents are ranked by score. Documents of equal score are
             ranked in the order of the dict, for every measure (trec_eval has an order of its own). A judged
             query that is not in the run counts as 0.
-        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade; a
-            grade below 0 counts as 0, and so does a query without a relevant document.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade.
+            A grade below 0 says that a document is in the pool and not judged; infAP and Bpref tell that from
+            a 0, and no other measure does. A query without a relevant document counts as 0.
         metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`.
 
     Returns:
@@ -91,7 +92,7 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
         names.setdefault(parse_metric(name), []).append(name)
     # trec_eval writes before the start of an array where a grade is below -1, as TREC Web's -2 for junk is.
     judged = {
-        query: {document: max(grade, 0) for document, grade in documents.items()}
+        query: {document: max(grade, -1) for document, grade in documents.items()}
         for query, documents in check_qrels(qrels).items()
     }
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
@@ -237,7 +238,7 @@ def parse_metric(name: str) -> Any:
     The grade is from 1 to 9999, as judgements are.
 
     Raises:
-        ValueError: If there is no such measure, or neither pytrec_eval nor ir-measures itself computes it.
+        ValueError: If there is no such measure, or it is neither one of pytrec_eval nor RR with a cutoff.
     """
     match = _NAME.fullmatch(name)
     if match is None or match["name"] not in ir_measures.measures.registry:
@@ -256,7 +257,9 @@ def parse_metric(name: str) -> Any:
     except AssertionError as error:
         raise ValueError(f"measure {name!r}: {error}") from error
     if not known:
-        raise ValueError(f"measure {name!r} is computed by neither pytrec_eval nor ir-measures itself")
+        raise ValueError(
+            f"measure {name!r} is not computed here: only those of pytrec_eval are, and RR with a cutoff"
+        )
     return measure
 
 
