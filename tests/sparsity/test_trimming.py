@@ -223,10 +223,21 @@ def test_what_cannot_be_had_is_refused(tiny_splade: SparseEncoder, tiny_checkpoi
     normalized = SparseEncoder(modules=[*encoder(tiny_checkpoint).children(), Normalize()], device="cpu")
     with pytest.raises(ValueError, match="received Normalize as the last one"):
         trim_documents(normalized, DOCUMENTS, 4)
+    summed = encoder(tiny_checkpoint)
+    summed[1].pooling_strategy = "sum"
+    with pytest.raises(ValueError, match=r"needs SpladePooling\('max'\), .* received 'sum'"):
+        trim_documents(summed, DOCUMENTS, 4)
     sides = [list(encoder(tiny_checkpoint).children()) for _ in range(2)]
     two = SparseEncoder(modules=[Router.for_query_document(*sides)], device="cpu")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="received a model with 2"):
         trim_documents(two, DOCUMENTS, 4)
+
+
+def test_a_model_in_training_stays_in_training(tiny_splade: SparseEncoder) -> None:
+    """It would go on without dropout, and learn something else in silence."""
+    tiny_splade.train()
+    document_levels(tiny_splade, DOCUMENTS, [4])
+    assert all(module.training for module in tiny_splade.modules())
 
 
 def test_a_decoder_without_a_bias_can_have_a_number_of_query_terms_only(tiny_splade: SparseEncoder) -> None:

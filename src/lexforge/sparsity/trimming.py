@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.common.progress import Progress
 from lexforge.common.ranks import from_first_rank
 from lexforge.corpus import encode
@@ -215,7 +216,7 @@ def check_trimming(model: SparseEncoder, document_terms: float) -> None:
     Raises:
         ValueError: If the number does not lie between 0 and the size of the vocabulary, and below the model's
             `max_active_dims` if it has one; or if the model has several SPLADE heads, no bias in the decoder,
-            or a module behind the head that changes its activations.
+            a pooling other than the maximum, or a module behind the head that changes its activations.
     """
     _check_head(model)
     _check_number(model, "document_terms", document_terms)
@@ -327,6 +328,12 @@ def _check_head(model: SparseEncoder) -> None:
                 "a wanted number of document terms needs SpladePooling as the last module, because the level "
                 f"is found by its activations; received {type(modules[-1]).__name__} as the last one"
             )
+        pooling = modules[-1]
+        if isinstance(pooling, SpladePooling) and pooling.pooling_strategy != "max":
+            raise ValueError(
+                "a wanted number of document terms needs SpladePooling('max'), because a sum over the tokens "
+                f"does not tell the largest logit; received {pooling.pooling_strategy!r}"
+            )
 
 
 def _check_number(model: SparseEncoder, name: str, wanted: float) -> None:
@@ -372,7 +379,10 @@ def _largest_logits(
     """
     largest: NDArray[np.float64] = np.empty(0)
     active = 0
-    with Progress(len(documents), "Count terms", "documents", show=show_progress_bar) as progress:
+    with (
+        evaluation_mode(model),
+        Progress(len(documents), "Count terms", "documents", show=show_progress_bar) as progress,
+    ):
         for part in in_blocks(model, documents):
             with raised_bias(model, depth):
                 vectors = encode(model, part, "document", batch_size=batch_size)
