@@ -37,7 +37,7 @@ def write_tensors(
         for name, tensor in tensors.items()
     }
     manifest = pack_manifest(format_name, fields, _parts(copies))
-    write_file(path, lambda beside: _save(copies, beside, manifest))
+    write_file(path, lambda beside: _write(copies, beside, manifest))
 
 
 def read_tensors(path: Path, format_name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -65,7 +65,7 @@ def read_tensors(path: Path, format_name: str) -> tuple[dict[str, Any], dict[str
         raise ValueError(str(error)) from error
 
 
-def _save(tensors: dict[str, Tensor], path: Path, manifest: str) -> None:
+def _write(tensors: dict[str, Tensor], path: Path, manifest: str) -> None:
     """Write a safetensors file.
 
     Raises:
