@@ -224,7 +224,8 @@ class FaissIndex:
         with new_directory(directory) as path:
             # By Python's file: FAISS only prints that its own could not be closed, and a cut one would stay.
             with (path / "index.faiss").open("wb") as file:
-                faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write))
+                writer = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined] # the stubs lack it
+                faiss.write_index(self._index, writer)
             write_ids(path, self._ids.names)
             write_manifest(path, FORMAT, fields)
 
