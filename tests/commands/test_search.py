@@ -26,7 +26,7 @@ from warm_processes import WarmProcesses
 
 from lexforge.commands import encode, evaluate, index, search
 from lexforge.common.types import DataError
-from lexforge.corpus import indexing, open_index, read_source
+from lexforge.corpus import open_index, read_source, stored_index
 from lexforge.settings import SourceOptions
 from lexforge.storage.manifest import write_manifest
 
@@ -371,14 +371,14 @@ DIES_AFTER_A_BLOCK = """
 import os, signal, sys
 from functools import partial
 from lexforge import cli
-from lexforge.corpus import encoded_corpus, indexing
+from lexforge.corpus import encoded_corpus, stored_index
 
 def dies(*arguments, **others):
     write(*arguments, **others)
     os.kill(os.getpid(), signal.SIGKILL)
 
 write, encoded_corpus.write_block = encoded_corpus.write_block, dies
-indexing.encode_corpus = partial(indexing.encode_corpus, block_rows=3)
+stored_index.encode_corpus = partial(stored_index.encode_corpus, block_rows=3)
 cli.main(sys.argv[1:])
 """
 
@@ -418,7 +418,7 @@ def test_a_killed_index_of_documents_goes_on_where_it_was(
             rows = given[0]["input_ids"]  # 0 is padding; loading also tries a row of it alone
             seen.extend(row[row > 0].tolist() for row in rows if row.any())
 
-    monkeypatch.setattr(indexing, "encode_corpus", partial(indexing.encode_corpus, block_rows=3))
+    monkeypatch.setattr(stored_index, "encode_corpus", partial(stored_index.encode_corpus, block_rows=3))
     with register_module_forward_pre_hook(note):  # the command loads its own model
         index.main(cfg)
     expected = [passage.joined for passage in passages.values()][3:]

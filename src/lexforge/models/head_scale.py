@@ -22,8 +22,8 @@ UNTRAINED = 0.1
 """Share of the vocabulary. A text activates more of it only under a head that was not trained for SPLADE: a
 masked language model of another task activates a quarter or more, a trained SPLADE encoder 5 % at most."""
 EXPANSION = 2
-"""Active terms per distinct token of a text. Only a trained head activates fewer, however small its vocabulary
-is: that of a backbone that was built from a few documents has about a thousand terms."""
+"""Active terms per distinct token of a text. Only a trained head activates fewer, however small its
+vocabulary is: that of a backbone that was built from a few documents has about a thousand terms."""
 
 
 def scale_head(
