@@ -954,8 +954,13 @@ class SourceOptions(SplitOptions):
         }
         return {role: name for role, name in roles.items() if name is not None}
 
-    def without_columns(self) -> SourceOptions:
-        """Return the options for documents that stand apart from the data whose columns were named."""
+    def of_documents(self, documents: str, judged: str | None) -> SourceOptions:
+        """Return the options by which documents are read that may stand beside judged data.
+
+        The columns that were named are those of the judged data, if these are another source.
+        """
+        if judged in (None, documents):
+            return self
         return replace(
             self,
             query_column=None,

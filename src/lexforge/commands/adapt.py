@@ -327,8 +327,7 @@ def read_documents(
         The encoder, and the documents.
     """
     scratch, whole = cfg.model == LEXICAL, dict[str, str]()
-    # The columns are those of the judged data, if there are such beside the documents.
-    source = cfg.source if cfg.judged in (None, cfg.documents) else cfg.source.without_columns()
+    source = cfg.source.of_documents(cfg.documents, cfg.judged)
     if scratch:
         stages.begin("read the documents")
         whole = data.load_library(cfg.documents, source, show_progress_bar=True).texts

@@ -197,8 +197,7 @@ def drawn_documents(cfg: Config, model: SparseEncoder) -> tuple[list[str], int]:
     import numpy as np  # here, because --help need not wait for it
 
     documents: Mapping[str, str]
-    # The columns are those of the judged data, if there are such beside the documents.
-    source = cfg.source if cfg.data in (None, cfg.documents) else cfg.source.without_columns()
+    source = cfg.source.of_documents(cfg.documents, cfg.data)
     if cfg.passages:
         documents = read_library(cfg.documents, source, model).texts
     else:

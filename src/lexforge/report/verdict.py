@@ -72,7 +72,7 @@ def sentences(run: RunFiles) -> list[str]:
             verb = "raised" if trained > before else "lowered" if trained < before else "moved"
             change = f"from {number(before)} to {number(trained)}"
             said.append(f"Training {verb} {measure} {change}{_surely(run, 'initial', measure)}.")
-        if bm25 is not None and trained == trained:
+        if bm25 is not None and not math.isnan(trained):
             where = "above" if trained > bm25 else "below" if trained < bm25 else "from"
             said.append(
                 f"That is {number(abs(trained - bm25))} {where} BM25, which reaches {number(bm25)}"

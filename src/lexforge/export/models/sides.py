@@ -166,11 +166,11 @@ def _read_side(
     decoder = _decoder(modules[1]) if isinstance(modules[1], Dense) else None
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
     limits = {kind: getattr(transformer, f"{kind}_length", None) or limit for kind in kinds}
-    limit = min(limits.values())
-    if limit != max(limits.values()):
+    if len(set(limits.values())) > 1:
         raise ValueError(
             f"an export cuts queries and documents after the same number of tokens; received {limits}"
         )
+    limit = limits[kinds[0]]
     backbone = cast(Transformer, transformer).model.float().cpu().eval()
     inputs = set(tokenizer.model_input_names) & set(inspect.signature(backbone.forward).parameters)
     return EncodedSide(

@@ -196,10 +196,10 @@ def _write_others(
     # The survey has refused texts without any term; a query without one finds nothing.
     if queries is None:
         vectors = next(vectors for vectors, _ in canonical_blocks(corpus) if vectors.nnz)
-        sources = rows_of(target, survey, _like_a_query(vectors), ["example"], as_queries=True)
+        rows = rows_of(target, survey, _like_a_query(vectors), ["example"], as_queries=True)
     else:
-        sources = rows_of(target, survey, queries.vectors, queries.ids, as_queries=True)
-    example = next(row for row in sources if row.columns)
+        rows = rows_of(target, survey, queries.vectors, queries.ids, as_queries=True)
+    example = next(row for row in rows if row.columns)
     texts = target.files(survey, example) | {"README.md": _readme(corpus, target, survey, queries)}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
