@@ -109,8 +109,9 @@ class Config(RecipeSettings):
     source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
 
     model: str = "lexical"
-    """A masked language model; `lexical`: a small one built from the corpus, at first a bag of words; or a
-    model with the sparse head of BGE-M3 beside it, which is trained then."""
+    """A SPLADE encoder, a masked language model, a dense encoder or a decoder; `lexical`: a small encoder
+    built from the corpus, at first a bag of words; or a model with the sparse head of BGE-M3 beside it, which
+    is trained then."""
 
     teacher: str | None = None
     """Teacher of a preset that distils: `bm25`, `lsa-char`, `lsa`, a SentenceTransformer; or a CrossEncoder,
