@@ -181,6 +181,19 @@ def test_cells_of_labels_are_recognised(cells: list[str], form: str, tmp_path: P
     assert data.notes == (f"{tmp_path}/x.csv: the labels of a text are {form}",)
 
 
+@pytest.mark.parametrize("names", ["Text,Labels,ID,Split", "Text,a,b,c,ID,Split"])
+def test_capital_letters_of_the_columns_do_not_matter(names: str, tmp_path: Path) -> None:
+    """Spreadsheets write them, and the split of a row must not be lost."""
+    cells = ["a|b", "b", "", "a|b|c"] if "Labels" in names else ["1,1,0", "0,1,0", "0,0,0", "1,1,1"]
+    rows = [f"text {place},{cell},{place + 7},test" for place, cell in enumerate(cells)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join([names, *rows]) + "\n")
+    data = load_label_sets(str(path))
+    assert [row.id for row in data.split("test")] == ["7", "8", "9", "10"]
+    assert [row.labels for row in data.split("test")] == SETS
+    assert "not read" not in data.notes[0]
+
+
 def test_a_mark_inside_names_is_no_separator(tmp_path: Path) -> None:
     """The first mark that occurs counts, so names may hold the later ones."""
     source = table(tmp_path / "x.csv", "text,labels", ["joy, love|anger", "joy, love"])

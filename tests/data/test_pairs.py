@@ -111,6 +111,36 @@ def test_the_usual_names_are_recognised(tmp_path: Path, names: tuple[str, ...]) 
     assert found[5] == {"anchor": "ask 5", "positive": "text 1", "negative_1": "no 5"}
 
 
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
+def test_capital_letters_and_white_space_of_usual_names_do_not_matter(tmp_path: Path, form: str) -> None:
+    """Spreadsheets write `Query`; with tabs that line became a training row, and its split was lost."""
+    names = ("Query", " ANSWER ", "Hard Negative", "Split")
+    splits = ["Train", "test"] * 6
+    rows = [
+        dict(zip(names, (*row.values(), split), strict=True)) for row, split in zip(ROWS, splits, strict=True)
+    ]
+    source = str(write(tmp_path, form, rows))
+    data = load_retrieval_data(source)
+    assert {split: len(data.split(split)) for split in data.splits} == {"train": 6, "test": 6}
+    assert load_training_data(source, []).training_rows()[2] == {
+        "anchor": "ask 4",
+        "positive": "text 0",
+        "negative_1": "no 4",
+    }
+    pairs = [dict(list(row.items())[:2]) for row in rows]
+    assert len(load_training_data(str(write(tmp_path, form, pairs)), []).training_rows()) == 12
+
+
+def test_a_name_that_is_written_as_usual_comes_first(tmp_path: Path) -> None:
+    """A table may hold `query` and an older `Query`; of two other spellings either could be meant."""
+    rows = [{"Query": "an older one", **row} for row in ROWS]
+    found = load_training_data(str(write(tmp_path, "csv", rows)), []).training_rows()
+    assert found[5]["anchor"] == "ask 5"
+    rows = [{"Query": "one", "QUERY": "another", "answer": row["positive"]} for row in ROWS]
+    with pytest.raises(DataError, match=r"expected one anchor column .*; received \['Query', 'QUERY'\]"):
+        load_training_data(str(write(tmp_path, "csv", rows)), [])
+
+
 def test_other_columns_of_a_negative_are_no_negatives(tmp_path: Path) -> None:
     """Its score or its id would be trained on as a text, because every cell of a CSV file is one."""
     rows = [{**row, "negative_score": "0.5", "negative_id": "d7"} for row in ROWS]

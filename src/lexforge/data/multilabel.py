@@ -25,6 +25,7 @@ from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
 from lexforge.data.splits import missing_split, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
+from lexforge.data.text_tables import usual_columns, usual_name
 from lexforge.settings import MultiLabelOptions, TableOptions
 
 TEXT, LABEL = "text", "label"
@@ -215,7 +216,7 @@ def load_texts(
             )
             with faults.reading(where):
                 cell: Any = record.get(column)
-                key = record.get("id")
+                key = _id_of(record)
                 require_texts(None, **{column: cell})
                 if stripped(cell):
                     found.append((None if key is None else str(key), cell.strip()))
@@ -230,6 +231,11 @@ def load_texts(
 def _headers(*given: str | None) -> tuple[str, ...]:
     """Return the words that make the first line of a .tsv file a header."""
     return (*_FIELDS, *TEXT_NAMES, *(name for name in given if name is not None))
+
+
+def _id_of(record: Mapping[str, Any], default: str | None = None) -> Any:
+    """Return the id that a row holds, or else the default."""
+    return next((record[name] for name in usual_columns(("id",), record)), default)
 
 
 def _records(
@@ -247,7 +253,7 @@ def _records(
         faults.note(f"{source}: the labels of a text are {form}")
     counts: Counter[str] = Counter()
     for where, split, record in rows:
-        key = record.get("id", f"{split}-{counts[split]}")
+        key = _id_of(record, f"{split}-{counts[split]}")
         key = str(key) if isinstance(key, (int, float)) else key
         counts[split] += 1
         found = None
@@ -273,8 +279,8 @@ def _label_reader(
         for lists.
     """
     names = list(records[0])
-    if options.labels_column is None and _LABELS not in names:
-        others = [name for name in names if name not in (*_FIELDS, text)]
+    if options.labels_column is None and not usual_columns((_LABELS,), names):
+        others = [name for name in names if name != text and usual_name(name) not in _FIELDS]
         wide = [name for name in others if _mostly_bits(name, records[:100])]
         if wide:
             unread = [name for name in others if name not in wide]

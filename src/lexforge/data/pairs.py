@@ -24,6 +24,7 @@ from lexforge.data.faults import BLANK, WRONG, Faults
 from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
 from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Table, find_column
+from lexforge.data.text_tables import usual_columns, usual_name
 from lexforge.storage.files import cache_folder
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
     try:
         anchor = _one(where, names, ANCHOR, columns)
     except DataError as error:
-        if ANCHOR not in columns and not set(ALIASES[ANCHOR]) & set(names):
+        if ANCHOR not in columns and not usual_columns(ALIASES[ANCHOR], names):
             error.add_note(
                 "rows of documents have no query: `lexforge adapt --documents FILE` trains on documents alone"
             )
@@ -105,14 +106,14 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
             raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
         negatives: tuple[str, ...] = (columns[NEGATIVE],)
     else:
-        negatives = tuple(name for name in names if NEGATIVE_COLUMN.fullmatch(name))
+        negatives = tuple(name for name in names if NEGATIVE_COLUMN.fullmatch(usual_name(name)))
     if columns.get(SCORES) == "":
         return Roles(anchor, positive, negatives, weight=weight)
     if SCORES in columns:
         return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns), weight=weight)
     if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
         return Roles(anchor, positive, negatives, split_scores=True, weight=weight)
-    found = [name for name in ALIASES[SCORES] if name in names]
+    found = usual_columns(ALIASES[SCORES], names)
     if len(found) > 1:
         raise DataError(
             f"{where}: several columns may hold the scores: {found}; name it by --score-column ({_NO_SCORES})"

@@ -23,8 +23,13 @@ def split_name(split: str) -> str:
 
 
 def split_of_row(cell: object) -> str:
-    """Return the split that a cell of a row names: train where it is missing or blank."""
-    return split_name("" if cell is None else str(cell).strip()) or TRAIN
+    """Return the split that a cell of a row names: train where it is missing or blank.
+
+    Capital letters do not matter in the names that this package knows.
+    """
+    name = "" if cell is None else str(cell).strip()
+    usual = split_name(name.lower())
+    return (usual if usual in (TRAIN, DEV, TEST) else name) or TRAIN
 
 
 def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:

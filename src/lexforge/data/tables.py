@@ -44,6 +44,7 @@ from lexforge.data.text_tables import (
     line_of,
     text_form,
     text_records,
+    usual_columns,
 )
 from lexforge.settings import TableOptions
 from lexforge.storage.files import cache_folder, write_file
@@ -182,7 +183,7 @@ def find_column(
         where: The source, for the message.
         names: The columns of the table.
         role: What the column holds, for the message.
-        usual: The names by which the column is recognised.
+        usual: The names by which the column is recognised; capital letters and white space do not matter.
         given: The name that the user gives; None recognises it.
         flag: The option that names it, for the message.
 
@@ -190,7 +191,7 @@ def find_column(
         DataError: If no column or several have such a name.
     """
     candidates = list(usual) if given is None else [given]
-    found = [name for name in candidates if name in names]
+    found = usual_columns(usual, names) if given is None else [name for name in candidates if name in names]
     if len(found) != 1:
         marks = DELIMITERS if len(names) > 1 else f",{DELIMITERS}"
         mark = next((mark for mark in marks if any(mark in name for name in names)), "")

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -78,6 +78,26 @@ class TextForm(NamedTuple):
         return quoting | ({} if self.delimiter == "," else {"delimiter": self.delimiter})
 
 
+def usual_name(name: str) -> str:
+    """Return the name of a column as the usual names are written: `Doc ID` as `doc_id`."""
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def usual_columns(usual: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return the columns that have a usual name.
+
+    Args:
+        usual: The names by which a column is recognised, in small letters.
+        names: The columns of a table.
+
+    Returns:
+        Those that are written as the usual names are, in the order of these; if there are none, those that
+        differ in capital letters, white space and hyphens only, in the order of the table.
+    """
+    exact = [name for name in usual if name in names]
+    return exact or [name for name in names if usual_name(name) in usual]
+
+
 def ending(path: Path) -> str:
     """Return the file ending without .gz or .zst, such as ".jsonl"."""
     return Path(unpacked(path)).suffix.lower()
@@ -126,7 +146,8 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
     delimiter = options.separator or found or _delimiter(where, first, headers)
     form = TextForm(encoding, delimiter, not tabs, above=above)
     header = tuple(_cells(where, first, form.dialect))
-    if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
+    known = {*header, *map(usual_name, header)} & {*headers, SPLIT}
+    if tabs and 2 <= len(header) <= 3 and not known:
         return form._replace(header=_HEADERLESS[: len(header)])
     if repeated := [name for name, number in Counter(header).items() if name and number > 1]:
         raise DataError(f"{where}: the name of a column stands there twice: {repeated[0]!r}")
@@ -152,7 +173,7 @@ def _delimiter(where: str, first: str, headers: Sequence[str]) -> str:
     Nothing does where the line is the name of one column, and the comma is as good as another.
     """
     names = _cells(where, first, {})
-    if len(names) > 1 or {names[0], names[0].strip().lower()} & {*headers}:
+    if len(names) > 1 or {names[0], usual_name(names[0])} & {*headers}:
         return ","
     try:
         return csv.Sniffer().sniff(first, DELIMITERS).delimiter

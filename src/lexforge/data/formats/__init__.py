@@ -17,7 +17,7 @@ from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import split_of_row
 from lexforge.data.tables import read_json_lines
-from lexforge.data.text_tables import SPLIT, ending
+from lexforge.data.text_tables import SPLIT, ending, usual_columns
 from lexforge.settings import SourceOptions, TableOptions
 
 
@@ -142,7 +142,7 @@ def read_records(
         for number, record in read_json_lines(path, options, faults):
             faults.rows += 1
             where = f"{path}:{number}"
-            split = record.get(SPLIT)
+            split = next((record[name] for name in usual_columns((SPLIT,), record)), None)
             with faults.reading(where):
                 require_texts(None, split="" if split is None else split)
                 yield where, split_of_row(split), record

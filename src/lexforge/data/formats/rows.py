@@ -6,7 +6,6 @@ The files are read by the package `datasets` (see `lexforge.data.tables`), and s
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
-from lexforge.data.text_tables import READERS, SPLIT, ending
+from lexforge.data.text_tables import READERS, SPLIT, ending, usual_columns, usual_name
 from lexforge.settings import SourceOptions, TableOptions
 
 # The columns of rows that hold a document each, in small letters; of several names the first that is there
@@ -148,7 +147,7 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
         if not names:
             return None
         find_roles(str(file), names, columns_of_split(split, options.columns))
-        if file == path and (SPLIT in names or _has_split_below(file)):
+        if file == path and (usual_columns((SPLIT,), names) or _has_split_below(file)):
             return None  # the rows name the splits
     return list(files)
 
@@ -214,9 +213,9 @@ def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
         DataError: If rows have neither.
     """
     names = [name for table in found.values() for name in table.rows.column_names]
-    if options.query_column in names or not {*ALIASES[ANCHOR]}.isdisjoint(map(_plain, names)):
+    if options.query_column in names or not {*ALIASES[ANCHOR]}.isdisjoint(map(usual_name, names)):
         return False
-    if {*_TEXTS}.isdisjoint(map(_plain, names)) and options.query_column is None:
+    if {*_TEXTS}.isdisjoint(map(usual_name, names)) and options.query_column is None:
         raise DataError(
             f"{next(iter(found.values())).origin.place(0)}: expected a column of documents, named one of "
             f"{list(_TEXTS)} (with {list(_PARTS['id'])} and {list(_PARTS['title'])} beside it, if there are "
@@ -226,18 +225,13 @@ def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
     return options.query_column is None
 
 
-def _plain(name: str) -> str:
-    """Return the name of a column as the usual names are written: `Doc ID` as `doc_id`."""
-    return re.sub(r"[\s-]+", "_", name.strip().lower())
-
-
 def _documents(
     found: Mapping[str, Table], faults: Faults, notes: list[str]
 ) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield where each row stands, its id (or its number, from 1), its title if it has one, and its text."""
     number, known = 0, set[str]()
     for rows, origin in found.values():
-        names = {_plain(name): name for name in reversed(rows.column_names)}
+        names = {usual_name(name): name for name in reversed(rows.column_names)}
         usual = {part: [names[name] for name in _PARTS[part] if name in names] for part in _PARTS}
         columns = {part: there[0] for part, there in usual.items() if there}
         if unread := [name for name in rows.column_names if name not in columns.values()]:
@@ -301,11 +295,12 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
 def _by_split_column(table: Table) -> dict[str, Table]:
     """Return the rows by the value of their column `split`; without it they are the split `train`."""
     rows, origin = table
-    if SPLIT not in rows.column_names:
+    column = next(iter(usual_columns((SPLIT,), rows.column_names)), None)
+    if column is None:
         return {TRAIN: table}
-    values = np.array([split_of_row(value) for value in rows[SPLIT]])
+    values = np.array([split_of_row(value) for value in rows[column]])
     found = {}
     for split in dict.fromkeys(values.tolist()):
         chosen = np.flatnonzero(values == split)
-        found[str(split)] = Table(rows.select(chosen).remove_columns(SPLIT), replace(origin, chosen=chosen))
+        found[str(split)] = Table(rows.select(chosen).remove_columns(column), replace(origin, chosen=chosen))
     return found
