@@ -161,8 +161,13 @@ def _cells(where: str, line: str, dialect: Mapping[str, Any]) -> list[str]:
     limit = csv.field_size_limit(sys.maxsize)
     try:
         return next(csv.reader([line], **dialect), [])
-    except csv.Error as error:  # such as a carriage return alone, which old programs wrote as a line end
-        raise DataError(f"{where}: the line cannot be cut into cells: {error}") from error
+    except csv.Error as error:
+        reason = str(error)
+        if "\r" in line:
+            reason = (
+                "it holds a carriage return alone, which old programs write as a line end: save the file anew"
+            )
+        raise DataError(f"{where}: the line cannot be cut into cells: {reason}") from error
     finally:
         csv.field_size_limit(limit)
 
