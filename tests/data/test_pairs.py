@@ -88,9 +88,12 @@ def test_triples_of_ms_marco_have_no_header(tmp_path: Path) -> None:
     """`triples.train.small.tsv` as published: query, positive, negative, and quotation marks as they are."""
     path = tmp_path / "triples.train.small.tsv"
     table(path, ROWS, header=False)
-    rows = load_training_data(str(path), []).training_rows()
+    data = load_training_data(str(path), [])
+    rows = data.training_rows()
     assert len(rows) == 12
     assert rows[2] == {"anchor": "ask 2", "positive": 'a "quoted" word', "negative_1": "no 2"}
+    # A header in another language would be the first of the rows.
+    assert data.notes == (f"{path} has no header: its columns were taken for queries, answers and negatives",)
 
 
 @pytest.mark.parametrize(

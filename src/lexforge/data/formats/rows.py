@@ -93,6 +93,10 @@ def tables(source: str, headers: Sequence[str], options: TableOptions, faults: F
 def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> PairData:
     """Open the rows of all splits; see `Format.open`."""
     found = tables(source, _headers(options), options, faults)
+    for rows, origin in found.values():
+        if _lacks_header(origin):
+            taken = "queries, answers and negatives" if rows.num_columns == 3 else "queries and answers"
+            faults.note(f"{origin.name} has no header: its columns were taken for {taken}")
     return PairData.of_tables(source, found, options.columns, faults)
 
 
@@ -186,7 +190,7 @@ def _with_names(found: Mapping[str, Table], faults: Faults) -> dict[str, Table]:
     """
     named = dict(found)
     for split, (rows, origin) in found.items():
-        if origin.form is None or not origin.form.delimiter or origin.form.above:
+        if not _lacks_header(origin):
             continue
         taken = "queries and answers"
         if len(found) == 1 and rows.num_columns == 2 and _are_ids(TextColumn(rows, ANCHOR)):
@@ -194,6 +198,11 @@ def _with_names(found: Mapping[str, Table], faults: Faults) -> dict[str, Table]:
             named[split] = Table(rows.rename_columns({ANCHOR: "id", POSITIVE: "text"}), origin)
         faults.note(f"{origin.name} has no header: its columns were taken for {taken}")
     return named
+
+
+def _lacks_header(origin: Origin) -> bool:
+    """Return whether a table is a text file of cells without a line that names its columns."""
+    return origin.form is not None and bool(origin.form.delimiter) and not origin.form.above
 
 
 def _are_ids(cells: Iterable[str]) -> bool:
