@@ -96,6 +96,22 @@ def test_triples_of_ms_marco_have_no_header(tmp_path: Path) -> None:
     assert data.notes == (f"{path} has no header: its columns were taken for queries, answers and negatives",)
 
 
+def test_a_header_between_tabs_is_no_pair(tmp_path: Path) -> None:
+    """Names in capital letters were trained on as the first pair; other words are, and a note tells it."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("Question\tAnswer\none\tanswer\n")
+    found = load_training_data(str(path), [])
+    assert [*found.training_rows()["anchor"]] == ["one"]
+    assert found.notes == ()
+    for line, taken in (
+        ("frage\tantwort", "queries and answers"),
+        ("a\tb\tc", "queries, answers and negatives"),
+    ):
+        path.write_text(f"{line}\n")
+        notes = load_training_data(str(path), []).notes
+        assert notes == (f"{path} has no header: its columns were taken for {taken}",)
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -143,11 +143,12 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     Args:
         table: The table.
         columns: Names of columns by their role, as for `find_roles`.
-        faults: Counts the rows that cannot be used: a text is missing, blank, no text or the same as its
-            query, negatives are missing that other rows have, or scores do not fit the texts. They are left
-            out. So are rows that repeat the texts of an earlier one, which are told and not bad. A row with a
-            wrong weight is counted, and stays with the weight 0: it is no reason to search fewer documents,
-            or to measure fewer queries, than a command that reads no weights.
+        faults: Takes a note of a file without a header, and counts the rows that cannot be used: a text is
+            missing, blank, no text or the same as its query, negatives are missing that other rows have, or
+            scores do not fit the texts. They are left out. So are rows that repeat the texts of an earlier
+            one, which are told and not bad. A row with a wrong weight is counted, and stays with the weight
+            0: it is no reason to search fewer documents, or to measure fewer queries, than a command that
+            reads no weights.
 
     Returns:
         Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores,
@@ -163,6 +164,9 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     rows, origin = table
     where = origin.name
     roles = find_roles(where, rows.column_names, columns)
+    if origin.form is not None and origin.form.headerless:
+        taken = "queries, answers and negatives" if roles.negatives else "queries and answers"
+        faults.note(f"{where} has no header: its columns were taken for {taken}")
     width = _negatives_per_row(where, rows, roles)
     _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
     features = {name: datasets.Value("string") for name in _text_names(width)}

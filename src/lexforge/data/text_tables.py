@@ -72,6 +72,11 @@ class TextForm(NamedTuple):
     above: int = 0
 
     @property
+    def headerless(self) -> bool:
+        """Whether no line of a table names its columns."""
+        return bool(self.delimiter) and not self.above
+
+    @property
     def dialect(self) -> dict[str, Any]:
         """What the readers of Python and pandas are told; nothing where it is their default."""
         quoting = {} if self.quoted else {"quoting": csv.QUOTE_NONE}
@@ -111,8 +116,8 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
     Args:
         path: A .csv, .tsv or JSON file.
         headers: Column names that count as a header in a .tsv file, or alone in a .csv file. A .tsv file of
-            two or three columns whose first line holds none of them has no header: it holds queries,
-            positives and negatives.
+            two or three columns whose first line holds none of them, however written, has no header: it holds
+            queries, positives and negatives.
         options: The delimiter and the encoding, where the user names them.
         encoding: The encoding that was found; "" takes that of the options, or UTF-8.
 

@@ -93,10 +93,6 @@ def tables(source: str, headers: Sequence[str], options: TableOptions, faults: F
 def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> PairData:
     """Open the rows of all splits; see `Format.open`."""
     found = tables(source, _headers(options), options, faults)
-    for rows, origin in found.values():
-        if _lacks_header(origin):
-            taken = "queries, answers and negatives" if rows.num_columns == 3 else "queries and answers"
-            faults.note(f"{origin.name} has no header: its columns were taken for {taken}")
     return PairData.of_tables(source, found, options.columns, faults)
 
 
@@ -183,26 +179,18 @@ def _refuse_texts_beside(path: Path) -> None:
 
 
 def _with_names(found: Mapping[str, Table], faults: Faults) -> dict[str, Table]:
-    """Name the columns of a file of tabs that has no header, and tell it.
+    """Name the columns of a file of ids and texts that has no header, and tell it.
 
-    Two columns hold ids and texts, as MS MARCO's `collection.tsv`, if each first cell is one word and stands
-    there once. Other columns hold queries and answers, as in training.
+    A file of two columns between tabs is one, as MS MARCO's `collection.tsv`, if each first cell is one word
+    and stands there once. The columns of others are taken as in training.
     """
     named = dict(found)
     for split, (rows, origin) in found.items():
-        if not _lacks_header(origin):
-            continue
-        taken = "queries and answers"
-        if len(found) == 1 and rows.num_columns == 2 and _are_ids(TextColumn(rows, ANCHOR)):
-            taken = "ids and texts"
+        headerless = origin.form is not None and origin.form.headerless
+        if headerless and len(found) == 1 and rows.num_columns == 2 and _are_ids(TextColumn(rows, ANCHOR)):
+            faults.note(f"{origin.name} has no header: its columns were taken for ids and texts")
             named[split] = Table(rows.rename_columns({ANCHOR: "id", POSITIVE: "text"}), origin)
-        faults.note(f"{origin.name} has no header: its columns were taken for {taken}")
     return named
-
-
-def _lacks_header(origin: Origin) -> bool:
-    """Return whether a table is a text file of cells without a line that names its columns."""
-    return origin.form is not None and bool(origin.form.delimiter) and not origin.form.above
 
 
 def _are_ids(cells: Iterable[str]) -> bool:
