@@ -91,6 +91,15 @@ def test_a_missing_split_and_a_wrong_line_are_named(folder: Path) -> None:
         load_retrieval_data(str(folder))
 
 
+def test_an_id_of_two_queries_is_refused(folder: Path) -> None:
+    """The query of the file that came last took the judgements of the other, in silence."""
+    (folder / "queries.dev.small.tsv").write_text((folder / "queries.train.tsv").read_text())  # the same
+    load_retrieval_data(str(folder), ["train"])
+    (folder / "queries.dev.small.tsv").write_text("10\tanother query\n")
+    with pytest.raises(DataError, match=r"queries\.train\.tsv: the id '10' is that of another query"):
+        load_retrieval_data(str(folder), ["train"])
+
+
 def test_qrels_in_four_columns_in_a_beir_folder(tmp_path: Path) -> None:
     """TREC's form is what judgements are published in."""
     (tmp_path / "qrels").mkdir()

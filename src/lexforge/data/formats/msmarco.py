@@ -66,7 +66,14 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
             raise missing_split(str(folder), split, list(qrels_files))
     queries: dict[str, str] = {}
     for file in _files(folder, "queries"):
-        queries |= collect_texts(str(file), _texts(file), blank_allowed=False)
+        found = collect_texts(str(file), _texts(file), blank_allowed=False)
+        # Files may share queries, as those of dev and dev.small do, but not the numbers of others.
+        if other := next((key for key in found if queries.get(key, found[key]) != found[key]), None):
+            raise DataError(
+                f"{file}: the id {other!r} is that of another query in a file before it; received "
+                f"{excerpt(found[other])} and {excerpt(queries[other])}"
+            )
+        queries |= found
     if not queries:
         raise FileNotFoundError(f"{folder} holds no file queries.*.tsv")
     corpus = Collection(_files(folder, COLLECTION)[0])
