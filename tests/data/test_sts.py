@@ -64,6 +64,18 @@ def test_a_split_of_bad_rows_alone_is_missing(tmp_path: Path) -> None:
         load_sts(str(path), ["train", "dev"], options)
 
 
+def test_a_sentence_is_held_out_whatever_space_stands_around_it(tmp_path: Path) -> None:
+    """It was trained on with a space behind it, and measured without one."""
+    path = tmp_path / "x.jsonl"
+    lines = [line(sentence1=f"{place}{space}") for place in range(40) for space in ("", " ")]
+    path.write_text("".join(lines))
+    found = load_sts(str(path), ["train", "test"], StsOptions(hold_out=0.2))
+    train, test = ({str(row["sentence1"]).strip() for row in rows} for rows in found.values())
+    assert train
+    assert test
+    assert not train & test
+
+
 def test_a_missing_file_says_what_is_expected(tmp_path: Path) -> None:
     """A typing error in a path must not look like a data set without rows."""
     with pytest.raises(FileNotFoundError, match=r"nothing\.jsonl; expected .*rows of texts"):

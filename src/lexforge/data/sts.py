@@ -61,7 +61,7 @@ def load_sts(
             notes += faults.finish()
     if splits is None:
         return found
-    return wanted_rows(source, found, splits, options.hold_out, lambda row: str(row["sentence1"]))
+    return wanted_rows(source, found, splits, options.hold_out, lambda row: str(row["sentence1"]).strip())
 
 
 def docstring_pairs(data: RetrievalData) -> dict[str, list[ScoredPair]]:
