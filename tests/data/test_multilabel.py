@@ -311,6 +311,18 @@ def test_texts_of_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     assert caplog.messages[0] == f"{path}: 3 of 5 rows are bad and left out:"
 
 
+def test_the_ids_of_pandas_keep_their_digits(tmp_path: Path) -> None:
+    """It makes 3.0 of 3 where another id is missing, and the labels that `predict` wrote fitted no row."""
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {"id": [1.0, float("nan"), 3.0], "text": ["one", "two", "three"], "labels": [["x"], [], []]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    source = str(tmp_path / "x.parquet")
+    assert load_texts(source) == [("1", "one"), (None, "two"), ("3", "three")]
+    assert load_label_sets(source).splits["train"][2].id == "3"
+
+
 def test_blank_lines_of_texts_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is put beside the texts line by line shifts there, which the number of texts does not say."""
     (tmp_path / "x.txt").write_text("one\n\ntwo\n \nthree\n")

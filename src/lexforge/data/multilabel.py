@@ -22,6 +22,7 @@ from lexforge.data.digest import digests
 from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
+from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
 from lexforge.data.splits import missing_split, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
@@ -216,10 +217,10 @@ def load_texts(
             )
             with faults.reading(where):
                 cell: Any = record.get(column)
-                key = _id_of(record)
+                key = _id_cell(record)
                 require_texts(None, **{column: cell})
                 if stripped(cell):
-                    found.append((None if key is None else str(key), cell.strip()))
+                    found.append((None if is_missing(key) else id_of(key), cell.strip()))
                 else:
                     faults.bad(BLANK, where, f"the text in {column!r} is blank")
     faults.log()
@@ -233,7 +234,7 @@ def _headers(*given: str | None) -> tuple[str, ...]:
     return (*_FIELDS, *TEXT_NAMES, *(name for name in given if name is not None))
 
 
-def _id_of(record: Mapping[str, Any], default: str | None = None) -> Any:
+def _id_cell(record: Mapping[str, Any], default: str | None = None) -> Any:
     """Return the id that a row holds, or else the default."""
     return next((record[name] for name in usual_columns(("id",), record)), default)
 
@@ -253,8 +254,8 @@ def _records(
         faults.note(f"{source}: the labels of a text are {form}")
     counts: Counter[str] = Counter()
     for where, split, record in rows:
-        key = _id_of(record, f"{split}-{counts[split]}")
-        key = str(key) if isinstance(key, (int, float)) else key
+        key = _id_cell(record, f"{split}-{counts[split]}")
+        key = id_of(key) if isinstance(key, (int, float)) else key
         counts[split] += 1
         found = None
         with faults.reading(where):

@@ -237,8 +237,8 @@ def _documents(
             number += 1
             faults.rows += 1
             where = origin.place(place)
-            cells = {part: row[name] for part, name in columns.items() if not _is_missing(row[name])}
-            key = _id_of(cells.get("id", "")) if "id" in columns else str(number)
+            cells = {part: row[name] for part, name in columns.items() if not is_missing(row[name])}
+            key = id_of(cells.get("id", "")).strip() if "id" in columns else str(number)
             if isinstance(cells.get("id"), float) and abs(cells["id"]) >= ROUNDED:
                 faults.bad("rounded ids", where, f"the id {key} may be rounded: write ids as texts", key)
                 continue
@@ -257,14 +257,14 @@ def _documents(
     notes += faults.finish()
 
 
-def _is_missing(cell: object) -> bool:
+def is_missing(cell: object) -> bool:
     """Return whether a cell holds nothing; pandas writes NaN there."""
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
-def _id_of(cell: object) -> str:
+def id_of(cell: object) -> str:
     """Return an id as text; pandas makes 3.0 of 3 where another id of the column is missing."""
-    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
+    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell)
 
 
 def _headers(options: SourceOptions) -> tuple[str, ...]:
