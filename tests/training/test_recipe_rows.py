@@ -102,12 +102,24 @@ def test_mined_rows_of_queries_that_were_held_out_are_refused(tmp_path: Path) ->
     rows = [{**row, "negative_1": "other"} for row in columns]
     write_training_rows(file, rows)
     tested = len(loaded.measured.queries)
-    with pytest.raises(DataError, match=f"{tested} of 40 rows have a query that --hold-out keeps for the"):
+    with pytest.raises(DataError, match=f"{tested} of 40 rows have a query of the split 'test', which"):
         load_rows(loaded, searching(CORPUS), file)
     train = load_retrieval_data(str(source), ["train"], SourceOptions(hold_out=0.2))  # as `mine` reads it
     asked = set(train.split_queries("train").values())
     write_training_rows(file, [row for row in rows if row["anchor"] in asked])
     assert len(load_rows(loaded, searching(CORPUS), file)) == len(asked) < 40 - tested
+
+
+def test_mined_rows_of_a_measured_split_are_refused(tmp_path: Path) -> None:
+    """Those of `lexforge mine --split test` were trained on, and the test then found what it had taught."""
+    whole = RetrievalData("fruit", CORPUS, QUERIES, {"train": {"q0": {"d0": 1}}, "test": {"q1": {"d3": 1}}})
+    loaded, file = TrainingData(whole.only(["test"]), list(CORPUS.values()), whole), tmp_path / "mined.jsonl"
+    row = {"positive": "a text", "negative_1": "other"}
+    write_training_rows(file, [{"anchor": "red apple", **row}, {"anchor": "blue", **row}])
+    with pytest.raises(DataError, match="1 of 2 rows have a query of the split 'test', which is measured"):
+        load_rows(loaded, searching(CORPUS), file)
+    write_training_rows(file, [{"anchor": "red apple", **row}])
+    assert len(load_rows(loaded, searching(CORPUS), file)) == 1
 
 
 def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: TrainingData) -> None:

@@ -102,12 +102,12 @@ def load_rows(
 
     Raises:
         ValueError: If negatives are to be mined for rows of texts, which have no corpus.
-        DataError: If the data cannot be used, or if a file of rows holds a query that was held out; the
-            message names the place.
+        DataError: If the data cannot be used, or if a file of rows holds a query that is measured and
+            is none of train; the message names the place.
     """
     if isinstance(negatives, Path):
         mined = read_training_rows(negatives)
-        _refuse_held_out(mined, loaded, negatives)
+        _refuse_measured(mined, loaded, negatives)
         return mined
     if loaded.retrieval is None:
         if negatives == "mined":
@@ -135,15 +135,16 @@ def load_rows(
     return rows_of_judgements(whole, runs, rule, scores=scores)
 
 
-def _refuse_held_out(rows: Sequence[Mapping[str, Any]], loaded: TrainingData, path: Path) -> None:
-    """Refuse rows of a file whose queries were held out of train, to be measured."""
-    measured = loaded.measured
-    for split in (split for split in loaded.held_out if split in measured.splits):
-        queries = set(measured.split_queries(split).values())
+def _refuse_measured(rows: Sequence[Mapping[str, Any]], loaded: TrainingData, path: Path) -> None:
+    """Refuse rows of a file whose queries are measured and are none of train."""
+    measured, whole = loaded.measured, loaded.retrieval
+    own = loaded.training_rows()[ANCHOR] if whole is None else whole.split_queries(TRAIN).values()
+    for split in (split for split in measured.splits if split != TRAIN):
+        queries = set(measured.split_queries(split).values()).difference(own)
         if leaking := [row[ANCHOR] for row in rows if row[ANCHOR] in queries]:
             raise DataError(
-                f"{path}: {len(leaking)} of {len(rows)} rows have a query that --hold-out keeps for the "
-                f"split {split!r}, such as {leaking[0]!r}; mine them again with the same --hold-out"
+                f"{path}: {len(leaking)} of {len(rows)} rows have a query of the split {split!r}, which is "
+                f"measured, such as {leaking[0]!r}; mine the split {TRAIN!r}, with the same --hold-out"
             )
 
 
