@@ -48,6 +48,19 @@ def test_a_row_without_a_split_is_one_of_train(tmp_path: Path) -> None:
     assert sizes(write_lines(tmp_path / "rows.jsonl", half)) == {"train": 6, "test": 6}
 
 
+def test_a_row_of_another_split_than_its_file_is_refused(tmp_path: Path) -> None:
+    """Rows that a column `split` marks as test were trained on where the folder was given."""
+    marked = [row | {"split": "test" if i == 3 else "train"} for i, row in enumerate(ROWS)]
+    file = write_lines(tmp_path / "set" / "train.jsonl", marked)
+    with pytest.raises(DataError, match=r"train\.jsonl:4: the row names the split 'test', and its"):
+        load_retrieval_data(str(tmp_path / "set"))
+    assert sizes(file) == {"train": 11, "test": 1}
+    write_lines(
+        file, [row | {"split": name} for row, name in zip(ROWS, ("train", "", "fold 2"), strict=False)]
+    )
+    assert sizes(tmp_path / "set") == {"train": 3}
+
+
 def test_dev_and_validation_are_one_split(tmp_path: Path) -> None:
     """One of them would be lost in silence."""
     part = datasets.Dataset.from_list(ROWS[:2])

@@ -81,7 +81,10 @@ def tables(source: str, headers: Sequence[str], options: TableOptions, faults: F
         return _by_split_column(read_table(path, headers, options, faults))
     if not _is_saved(path):
         files = _files_by_split(path).items()
-        return {split: read_table(file, headers, options, faults) for split, file in files}
+        found = {split: read_table(file, headers, options, faults) for split, file in files}
+        for split, table in found.items():
+            _refuse_other_split(split, table)
+        return found
     import datasets
 
     loaded = load_by_datasets(source, datasets.load_from_disk, source)
@@ -287,6 +290,18 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
                 raise DataError(f"{folder}: {found[split].name} and {path.name} are both the split {split!r}")
             found[split] = path
     return found
+
+
+def _refuse_other_split(split: str, table: Table) -> None:
+    """Refuse a row of a file in a folder whose column `split` contradicts the name of the file."""
+    rows, origin = table
+    for place, cell in enumerate(rows[SPLIT] if SPLIT in rows.column_names else ()):
+        named = split_of_row(cell)
+        if cell and named in {TRAIN, DEV, TEST} - {split}:
+            raise DataError(
+                f"{origin.place(place)}: the row names the split {named!r}, and its file {split!r}; "
+                "give the file itself, whose column then counts, or leave the column out"
+            )
 
 
 def _by_split_column(table: Table) -> dict[str, Table]:
