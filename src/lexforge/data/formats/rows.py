@@ -295,7 +295,8 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
 def _refuse_other_split(split: str, table: Table) -> None:
     """Refuse a row of a file in a folder whose column `split` contradicts the name of the file."""
     rows, origin = table
-    for place, cell in enumerate(rows[SPLIT] if SPLIT in rows.column_names else ()):
+    column = next(iter(usual_columns((SPLIT,), rows.column_names)), None)
+    for place, cell in enumerate(() if column is None else rows[column]):
         named = split_of_row(cell)
         if cell and named in {TRAIN, DEV, TEST} - {split}:
             raise DataError(
