@@ -330,7 +330,7 @@ def read_documents(
     source = cfg.source.of_documents(cfg.documents, cfg.judged)
     if scratch:
         stages.begin("read the documents")
-        whole = data.load_library(cfg.documents, source, show_progress_bar=True).texts
+        whole = data.load_library(cfg.documents, source).texts
         claim(cfg, whole)
     model = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, models.build_splade)
     for line in training.case_notes(model):
@@ -500,12 +500,7 @@ def keep_and_index(
     if cfg.resume:  # of a command that was stopped after it, or has ended
         shutil.rmtree(cfg.output / "index", ignore_errors=True)
     corpus.index_passages(
-        kept,
-        library.passages,
-        cfg.output / "index",
-        name=str(folder),
-        repeated=library.repeated,
-        show_progress_bar=True,
+        kept, library.passages, cfg.output / "index", name=str(folder), repeated=library.repeated
     )
 
 

@@ -93,6 +93,5 @@ def main(cfg: Config) -> None:
         precision=cfg.precision,
         rank=rank,
         ranks=ranks,
-        show_progress_bar=True,
     )
     print(f"rank {rank} of {ranks}: encoded {encoded} blocks of {len(documents)} documents into {cfg.output}")

@@ -54,14 +54,7 @@ def main(cfg: Config) -> None:
                 model, list(texts.values()), "query", batch_size=cfg.batch_size, show_progress_bar=True
             )
             queries = export.Queries(vectors, list(texts))
-    exported = export.export_vectors(
-        encoded,
-        cfg.output,
-        cfg.target,
-        terms=terms,
-        queries=queries,
-        show_progress_bar=True,
-    )
+    exported = export.export_vectors(encoded, cfg.output, cfg.target, terms=terms, queries=queries)
     survey = exported.survey
     print(f"{survey.documents} documents in {len(exported.files)} files for {cfg.target} in {cfg.output}")
     if survey.scale != 1:

@@ -82,7 +82,6 @@ def main(cfg: Config) -> None:
             repeated=library.repeated,
             index_name=cfg.index,
             batch_size=cfg.batch_size,
-            show_progress_bar=True,
             **options,
         )
     else:
@@ -102,9 +101,7 @@ def index_vectors(cfg: Config, vectors: Path, options: dict[str, Any]) -> retrie
     if cfg.documents is not None:
         texts = data.load_documents(cfg.documents, cfg.source)
         passages = {key: Passage("", text, key) for key, text in texts.items()}
-    return corpus.build_index(
-        encoded, cfg.output, cfg.index, passages=passages, show_progress_bar=True, **options
-    )
+    return corpus.build_index(encoded, cfg.output, cfg.index, passages=passages, **options)
 
 
 def change(cfg: Config) -> None:
@@ -128,7 +125,6 @@ def change(cfg: Config) -> None:
         cfg.delete,
         replaced=() if library is None else library.documents,
         batch_size=cfg.batch_size,
-        show_progress_bar=True,
     )
     print(
         f"{cfg.output}: passages added: {done.added}, deleted: {done.deleted}, "
@@ -147,7 +143,6 @@ def read_library(
         count_tokens=None if limit is None else partial(corpus.count_tokens, model),
         max_tokens=limit,
         keep_all=keep_all,
-        show_progress_bar=True,
     )
     for note in library.notes:
         print(printable(note))

@@ -68,7 +68,7 @@ def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[Run]:
     """Return the runs of the split's queries, block by block."""
     if cfg.run is None:
         search = searcher(cfg, str(cfg.model), miner.data)
-        return negatives.rankings(search, miner.queries, cfg.rule.last_rank, show_progress_bar=True)
+        return negatives.rankings(search, miner.queries, cfg.rule.last_rank)
     run = evaluation.read_run_of_split(cfg.run, miner.data, cfg.split)
     return [{query: run.get(query, {}) for query in miner.queries}]
 

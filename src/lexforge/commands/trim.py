@@ -116,9 +116,7 @@ def main(cfg: Config) -> None:
         if judged is not None:
             points += measured_points(cfg, model, judged, None)
         before = change_whole(cfg, model, sample)
-    levels = sparsity.document_levels(
-        model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True
-    )
+    levels = sparsity.document_levels(model, sample, numbers, batch_size=cfg.batch_size)
     terms = {"document": {"before": levels.before if before is None else before}}
     if judged is not None:
         points += measured_points(cfg, model, judged, levels)
@@ -188,7 +186,6 @@ def measured_points(
         levels,
         whole=changed if levels and (cfg.idf_bias or cfg.max_active_dims is not None) else "as it is",
         batch_size=cfg.batch_size,
-        show_progress_bar=True,
     )
 
 

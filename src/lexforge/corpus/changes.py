@@ -44,7 +44,6 @@ def change_index(
     *,
     replaced: Collection[str] = (),
     batch_size: int = 32,
-    show_progress_bar: bool = False,
 ) -> Change:
     """Add documents to an index on the disk, replace them and delete them, in one step.
 
@@ -61,7 +60,6 @@ def change_index(
         replaced: Ids of documents that lose their old passages though `added` may hold none of theirs, such
             as documents whose new text is blank. The index need not have them.
         batch_size: Number of texts per forward pass.
-        show_progress_bar: Show a progress bar of the texts that are encoded.
 
     Returns:
         How many passages came and went.
@@ -116,15 +114,7 @@ def change_index(
         parts = [index.vectors(list(remaining))] if remaining else []
         if coming:
             texts = [passage.joined for passage in coming.values()]
-            parts.append(
-                encode(
-                    model,
-                    texts,
-                    "document",
-                    batch_size=batch_size,
-                    show_progress_bar=show_progress_bar,
-                )
-            )
+            parts.append(encode(model, texts, "document", batch_size=batch_size, show_progress_bar=True))
         after = {**remaining, **coming}
         backend = BACKENDS[source.index_name]
         built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)

@@ -84,7 +84,6 @@ def encode_corpus(
     precision: EncodingPrecision = "fp32",
     rank: int = 0,
     ranks: int = 1,
-    show_progress_bar: bool = False,
 ) -> int:
     """Encode this rank's share of the missing blocks; memory holds the vectors of one block at a time.
 
@@ -102,7 +101,6 @@ def encode_corpus(
         precision: The precision of the products, as of `encode`.
         rank: Number of this process, from 0.
         ranks: Number of processes.
-        show_progress_bar: Show a progress bar of this rank's documents.
 
     Returns:
         The number of blocks that were encoded now.
@@ -139,9 +137,7 @@ def encode_corpus(
     _claim(folder, manifest)
     mine = range(rank, manifest.blocks, ranks)
     encoded = 0
-    with Progress(
-        sum(_rows(manifest, number) for number in mine), "Encode", show=show_progress_bar
-    ) as progress:
+    with Progress(sum(_rows(manifest, number) for number in mine), "Encode") as progress:
         for number in mine:
             path = _block_path(folder, number)
             if path.exists():

@@ -75,7 +75,6 @@ def index_passages(
     repeated: Mapping[str, Passage] | None = None,
     index_name: IndexName | None = None,
     batch_size: int = 32,
-    show_progress_bar: bool = False,
     **options: Any,
 ) -> Index:
     """Encode passages and make an index of them, which keeps their texts.
@@ -93,7 +92,6 @@ def index_passages(
             place of that one when a change deletes it.
         index_name: Name of the index; None takes the exact one of the model's vectors.
         batch_size: Number of texts per forward pass.
-        show_progress_bar: Show progress bars.
         options: Options of the index, such as the `uri` of Milvus.
 
     Returns:
@@ -116,7 +114,6 @@ def index_passages(
         blocks,
         name=name,
         batch_size=batch_size,
-        show_progress_bar=show_progress_bar,
     )
     index = build_index(
         EncodedCorpus(blocks),
@@ -124,7 +121,6 @@ def index_passages(
         index_name,
         passages=passages,
         repeated=repeated,
-        show_progress_bar=show_progress_bar,
         **options,
     )
     shutil.rmtree(blocks)
@@ -139,7 +135,6 @@ def build_index(
     passages: Mapping[str, Passage] | None = None,
     repeated: Mapping[str, Passage] | None = None,
     rows: int = ROWS,
-    show_progress_bar: bool = False,
     **options: Any,
 ) -> Index:
     """Make an index of an encoded corpus and save it.
@@ -153,7 +148,6 @@ def build_index(
         repeated: Passage id -> passage that was not encoded, because it repeats one of `passages`. It takes
             the place of that one when a change deletes it.
         rows: Number of documents that are read and added at once, in whole blocks and at least one block.
-        show_progress_bar: Show how many documents have been added.
         options: Options of the index, such as the `uri` of Milvus.
 
     Returns:
@@ -187,7 +181,7 @@ def build_index(
 
     def save(path: Path) -> Index | None:
         """Write the index, and return it if memory holds it anyway."""
-        with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
+        with Progress(len(corpus), "Index") as progress:
 
             def counted() -> Iterator[tuple[Any, list[str]]]:
                 for vectors, ids in chain([first], blocks):

@@ -51,7 +51,6 @@ def load_library(
     count_tokens: CountTokens | None = None,
     max_tokens: int | None = None,
     keep_all: bool = False,
-    show_progress_bar: bool = False,
 ) -> Library:
     """Read the documents of a source, and cut long ones into passages.
 
@@ -70,7 +69,6 @@ def load_library(
         count_tokens: Texts -> number of tokens of each, with the special tokens that an encoder adds.
         max_tokens: The limit for a passage with its title; None cuts nothing.
         keep_all: Whether blank and repeated passages stay, because judgements may name their documents.
-        show_progress_bar: Whether to show how many documents have been read.
 
     Returns:
         The passages. The id of a document that stays whole is its own; parts are `<id>#1`, `<id>#2` and so
@@ -90,7 +88,7 @@ def load_library(
     options = options or SourceOptions()
     refuse_unread(options, ["weight_column"], "documents have none")
     records = detect(source).titled(source, options, notes)
-    with Progress(None, "reading documents", show=show_progress_bar) as progress:
+    with Progress(None, "reading documents") as progress:
         for block in _blocks(_checked(records, shelf)):
             texts = [(title, text) for _, title, text in block]
             cut = [[Part(*each)] for each in texts] if cutter is None else cutter.cut(texts)

@@ -33,8 +33,6 @@ def rankings(
     search: Search,
     queries: Mapping[str, Any],
     depth: int,
-    *,
-    show_progress_bar: bool = False,
 ) -> Iterator[Run]:
     """Search queries in blocks of `QUERIES`, which bounds the memory of the rankings.
 
@@ -42,13 +40,12 @@ def rankings(
         search: What ranks the documents.
         queries: Query id -> what `search` takes of a query: its text or its vector.
         depth: The number of documents of each ranking.
-        show_progress_bar: Whether to show how many queries have been searched.
 
     Yields:
         The run of each block.
     """
     names = list(queries)
-    with Progress(len(names), "Search", "queries", show=show_progress_bar) as progress:
+    with Progress(len(names), "Search", "queries") as progress:
         for start in range(0, len(names), QUERIES):
             block = names[start : start + QUERIES]
             yield search([queries[name] for name in block], depth).to_run(block)

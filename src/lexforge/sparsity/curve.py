@@ -53,7 +53,6 @@ def trimming_curve(
     *,
     whole: Setting = "as it is",
     batch_size: int = 32,
-    show_progress_bar: bool = False,
 ) -> list[CurvePoint]:
     """Measure a model at several numbers of document terms, beside two settings that need no level.
 
@@ -67,7 +66,6 @@ def trimming_curve(
         levels: What `document_levels` found for whole numbers of terms; None measures the model alone.
         whole: What the model is called before it is trimmed.
         batch_size: Number of texts per forward pass.
-        show_progress_bar: Show a progress bar while encoding the corpus.
 
     Returns:
         The model before it is trimmed, and for each number the level, `max_active_dims` and the threshold.
@@ -79,14 +77,7 @@ def trimming_curve(
     levels = levels or DocumentLevels(0.0, {}, {}, {})
     loosest = min(levels.levels.values(), default=0.0)
     asked = StoredVectors(model, evaluator.query_texts, "query", loosest, batch_size=batch_size)
-    searched = StoredVectors(
-        model,
-        evaluator.document_texts,
-        "document",
-        loosest,
-        batch_size=batch_size,
-        show_progress_bar=show_progress_bar,
-    )
+    searched = StoredVectors(model, evaluator.document_texts, "document", loosest, batch_size=batch_size)
 
     def point(
         setting: Setting, wanted: int | None, value: float | None, left: SparseMatrix, right: SparseMatrix

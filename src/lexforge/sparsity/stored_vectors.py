@@ -32,7 +32,6 @@ class StoredVectors:
         loosest: The lowest level that will be asked for. Where it is above 0, the vectors of the model as it
             is are stored too.
         batch_size: Number of texts per forward pass.
-        show_progress_bar: Show a progress bar while encoding.
 
     Raises:
         ValueError: If there is no text, or a vector is not finite.
@@ -46,14 +45,13 @@ class StoredVectors:
         loosest: float,
         *,
         batch_size: int = 32,
-        show_progress_bar: bool = False,
     ) -> None:
         self.model = model
         self.is_looked_up = kind == "query" and looks_up_queries(model)  # by no head that has a level
         self.height = max(0.0, -loosest)
         with raised_bias(model, self.height):
             self.vectors: SparseMatrix = encode(
-                model, texts, kind, batch_size=batch_size, show_progress_bar=show_progress_bar
+                model, texts, kind, batch_size=batch_size, show_progress_bar=True
             )
 
     def at_level(self, level: float = 0.0, scale: float = 1.0) -> SparseMatrix:

@@ -121,7 +121,6 @@ def document_levels(
     wanted: Sequence[float],
     *,
     batch_size: int = 32,
-    show_progress_bar: bool = False,
 ) -> DocumentLevels:
     """Find the levels at which documents have several wanted mean numbers of active terms, in one encoding.
 
@@ -130,7 +129,6 @@ def document_levels(
         documents: A sample of the documents, at least one.
         wanted: The mean numbers of active terms per document, at least one.
         batch_size: Number of texts per forward pass.
-        show_progress_bar: Show a progress bar while encoding.
 
     Returns:
         The level of each number, and what it reaches.
@@ -147,7 +145,7 @@ def document_levels(
     most = max(above.values()) + 1
     depth = _probed_depth(model, documents, max(wanted), batch_size)
     while True:
-        largest, active = _largest_logits(model, documents, most, depth, batch_size, show_progress_bar)
+        largest, active = _largest_logits(model, documents, most, depth, batch_size)
         if len(largest) == most:
             break
         if depth >= LARGEST_DEPTH:
@@ -356,7 +354,7 @@ def _probed_depth(model: SparseEncoder, documents: Sequence[str], wanted: float,
     count = round(enough * len(probed))
     depth = FIRST_DEPTH
     while depth < LARGEST_DEPTH:
-        largest, _ = _largest_logits(model, probed, count, depth, batch_size, show_progress_bar=False)
+        largest, _ = _largest_logits(model, probed, count, depth, batch_size, show=False)
         if len(largest) == count:
             return max(0.0, -float(largest.min()))
         depth *= 2
@@ -369,7 +367,8 @@ def _largest_logits(
     most: int,
     depth: float,
     batch_size: int,
-    show_progress_bar: bool,
+    *,
+    show: bool = True,
 ) -> tuple[NDArray[np.float64], int]:
     """Return the largest logits of terms in documents, `[n]`, and how many of all logits are above 0.
 
@@ -381,7 +380,7 @@ def _largest_logits(
     active = 0
     with (
         evaluation_mode(model),
-        Progress(len(documents), "Count terms", "documents", show=show_progress_bar) as progress,
+        Progress(len(documents), "Count terms", "documents", show=show) as progress,
     ):
         for part in in_blocks(model, documents):
             with raised_bias(model, depth):

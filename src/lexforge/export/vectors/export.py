@@ -118,7 +118,6 @@ def export_vectors(
     *,
     terms: Sequence[str] | None = None,
     queries: Queries | None = None,
-    show_progress_bar: bool = False,
 ) -> Exported:
     """Write an encoded corpus as files for another engine; an interrupted call leaves nothing.
 
@@ -129,7 +128,6 @@ def export_vectors(
         target: A name of `VectorTargetName`.
         terms: The name of each column of the vectors; needed by engines that name terms.
         queries: Queries to export too; the loss of recall is then measured with them.
-        show_progress_bar: Show progress bars.
 
     Returns:
         What was written.
@@ -145,23 +143,21 @@ def export_vectors(
     if queries is not None:
         similarity = corpus.manifest.similarity
         queries = Queries(sparse_vectors(queries.vectors, "queries", width, similarity), queries.ids)
-    survey = survey_vectors(corpus, engine, queries, show_progress_bar=show_progress_bar)
+    survey = survey_vectors(corpus, engine, queries)
     with new_directory(directory) as folder:
-        shards = _write_documents(corpus, folder, engine, survey, show_progress_bar)
+        shards = _write_documents(corpus, folder, engine, survey)
         files = engine.finish(folder, shards)
         _write_others(corpus, folder, engine, survey, queries)
     return Exported(survey, files, engine.limits(survey))
 
 
-def _write_documents(
-    corpus: EncodedCorpus, folder: Path, target: VectorTarget, survey: Survey, show: bool
-) -> list[str]:
+def _write_documents(corpus: EncodedCorpus, folder: Path, target: VectorTarget, survey: Survey) -> list[str]:
     """Write the files of documents, and return their names.
 
     A file has at most `target.shard_bytes` bytes; a single document may take more.
     """
     names: list[str] = []
-    with Progress(len(corpus), "Export", show=show) as progress:
+    with Progress(len(corpus), "Export") as progress:
 
         def write(shard: list[bytes]) -> None:
             names.append(f"documents-{len(names):05d}.{target.suffix}")

@@ -35,16 +35,13 @@ class Queries:
     ids: list[str]
 
 
-def survey_vectors(
-    corpus: EncodedCorpus, target: VectorTarget, queries: Queries | None, *, show_progress_bar: bool = False
-) -> Survey:
+def survey_vectors(corpus: EncodedCorpus, target: VectorTarget, queries: Queries | None) -> Survey:
     """Read the corpus twice: for its limits, and for the recall that the engine's rounding leaves.
 
     Args:
         corpus: The encoded corpus.
         target: What is exported to.
         queries: The queries; None measures with some of the documents.
-        show_progress_bar: Show progress bars.
 
     Returns:
         The survey.
@@ -54,10 +51,10 @@ def survey_vectors(
             of whole numbers the largest weight is too large, or all weights of documents or of queries round
             to 0.
     """
-    survey, sample = _limits(corpus, target, queries, show_progress_bar)
+    survey, sample = _limits(corpus, target, queries)
     # For whole numbers, all scales are measured in one pass over the corpus.
     choices = _choices(corpus, target, survey)
-    recalls = _recalls(corpus, target, sample, choices, show_progress_bar)
+    recalls = _recalls(corpus, target, sample, choices)
     best = next((i for i, (recall, _) in enumerate(recalls) if recall >= ENOUGH), len(recalls) - 1)
     recall, empty = recalls[best]
     survey = replace(choices[best], recall=recall, empty=empty)
@@ -84,7 +81,7 @@ def canonical_blocks(corpus: EncodedCorpus) -> Iterator[tuple[sparse.csr_array, 
 
 
 def _limits(
-    corpus: EncodedCorpus, target: VectorTarget, queries: Queries | None, show: bool
+    corpus: EncodedCorpus, target: VectorTarget, queries: Queries | None
 ) -> tuple[Survey, sparse.csr_array]:
     """Check every text, and return what was found with the queries to measure with."""
     width, largest, most, empty = 0, 0.0, 0, 0
@@ -95,7 +92,7 @@ def _limits(
                 f"every one of the {len(queries.ids)} queries is empty; there is nothing to search for"
             )
         target.check_queries(queries.vectors, queries.ids)
-    with Progress(len(corpus), "Check", show=show) as progress:
+    with Progress(len(corpus), "Check") as progress:
         for vectors, ids in canonical_blocks(corpus):
             target.check(vectors, ids)
             counts = np.diff(vectors.indptr)
@@ -144,7 +141,7 @@ def _spread(vectors: sparse.csr_array) -> sparse.csr_array:
 
 
 def _recalls(
-    corpus: EncodedCorpus, target: VectorTarget, queries: sparse.csr_array, choices: list[Survey], show: bool
+    corpus: EncodedCorpus, target: VectorTarget, queries: sparse.csr_array, choices: list[Survey]
 ) -> list[tuple[float, int]]:
     """Return, for each choice, the share of the `K` best documents that the rounded numbers find too, and the
     number of documents without a term whose rounded weight is above 0.
@@ -155,7 +152,7 @@ def _recalls(
     rounded_queries = [_with(queries, target.query_weights(queries.data, choice)) for choice in choices]
     best, found = _Best(queries.shape[0]), [_Best(queries.shape[0]) for _ in choices]
     empty = [0] * len(choices)
-    with Progress(len(corpus), "Measure recall", show=show) as progress:
+    with Progress(len(corpus), "Measure recall") as progress:
         for block, _ in canonical_blocks(corpus):
             for start in range(0, block.shape[0], _ROWS):
                 part = sparse.csr_array(block[start : start + _ROWS])
