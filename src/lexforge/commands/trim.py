@@ -222,7 +222,6 @@ def _write(
     started: float,
 ) -> None:
     """Write the model, its card, the numbers and the drawing, all of them or none."""
-    level, scale = levels.levels[cfg.document_terms], levels.scales[cfg.document_terms]
     with new_directory(cfg.output) as folder:
         model.save_pretrained(str(folder), create_model_card=False)
         if model.max_active_dims is not None and not _keeps_limit(folder):
@@ -237,35 +236,21 @@ def _write(
                 "after": next(p for p in points if p.setting == "level" and p.wanted == cfg.document_terms),
             }
             metrics = {name: _renamed(point.measures) for name, point in found.items()}
-            measured = {"data": cfg.data, "split": cfg.split, "metrics": metrics, "drawing": DRAWING}
+            measured = {"metrics": metrics, "drawing": DRAWING}
             write_file(folder / DRAWING, _drawing(cfg, points).encode())
-        export.write_trimmed_card(
-            folder,
-            title=cfg.output.resolve().name,
-            base_model=cfg.model,
-            documents=cfg.documents,
-            sampled=counted["documents"],
-            before=terms["document"]["before"],
-            wanted=cfg.document_terms,
-            reached=terms["document"]["after"],
-            level=level,
-            scale=scale,
-            idf_bias=cfg.idf_bias,
-            command=runs.launch_command(),
-            **measured,
-        )
         settings = {
             key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
         }
         content = {
             "config": settings,
-            "level": level,
-            "scale": scale,
+            "level": levels.levels[cfg.document_terms],
+            "scale": levels.scales[cfg.document_terms],
             "counted": counted,
             "terms": terms,
             "curve": [asdict(point) for point in points],
             "seconds": time.perf_counter() - started,
         }
+        export.write_trimmed_card(folder, content, command=runs.launch_command(), **measured)
         runs.write_json(folder / JSON, content)
 
 

@@ -29,20 +29,9 @@ tags:
 
 def write_trimmed_card(
     folder: str | Path,
+    trimmed: Mapping[str, Any],
     *,
-    title: str,
-    base_model: str,
-    documents: str,
-    sampled: int,
-    before: float,
-    wanted: float,
-    reached: float,
-    level: float,
-    scale: int,
-    idf_bias: float,
     command: Sequence[str],
-    data: str | None = None,
-    split: str | None = None,
     metrics: Mapping[str, Mapping[str, float]] | None = None,
     drawing: str | None = None,
 ) -> None:
@@ -53,23 +42,14 @@ def write_trimmed_card(
 
     Args:
         folder: The folder that the trimmed model was saved to.
-        title: Name of the model.
-        base_model: What was trimmed: a folder or a name on the hub.
-        documents: Where the documents came from that the level was found on.
-        sampled: How many of them were counted.
-        before: Mean number of active terms per document before.
-        wanted: The number that was asked for.
-        reached: The mean number of the trimmed model.
-        level: What was subtracted from all logits.
-        scale: What they were multiplied by afterwards.
-        idf_bias: Shift of a term's logit per unit of its idf that came before; 0 where there was none.
+        trimmed: What `trim.json` holds: the settings of `lexforge trim`, the level, the scale, how many
+            documents were counted, and their terms before and after.
         command: The words of the command that trimmed it.
-        data: What it was measured on; None where it was not.
-        split: The split that it was measured on.
-        metrics: "before" and "after" to measure to value.
+        metrics: "before" and "after" to measure to value, on the data of the settings; None without any.
         drawing: File of the folder that shows the curve of these measures.
     """
-    name = checked_name(base_model)
+    config, terms = trimmed["config"], trimmed["terms"]["document"]
+    name = checked_name(config["model"])
     found = load_file_path(name, CARD)
     given = ModelCard(Path(found).read_text(encoding="utf-8") if found else _NEW, ignore_metadata_errors=True)
     head: Any = given.data
@@ -78,20 +58,21 @@ def write_trimmed_card(
     if not Path(name).exists():
         head.base_model = name
     shifted = ""
-    if idf_bias:
-        shifted = f"The bias of each term was shifted by {idf_bias:g} times its idf in the documents. "
+    if shift := config["idf_bias"]:
+        shifted = f"The bias of each term was shifted by {shift:g} times its idf in the documents. "
     section = (
-        f"# {title}\n\n"
-        f"This is {public_name(name)} with another number of terms: a document has {reached:.1f} active "
-        f"terms on average, {wanted:g} were wanted, and it had {before:.1f} before. Nothing was trained. "
-        f"{shifted}The level {level:.4f} was subtracted from the bias of the decoder, which changes how "
-        f"many terms queries have too, and all logits were multiplied by {scale}. The means are those of "
-        f"{sampled:,} documents of {public_name(documents)}; other texts have other numbers.\n"
+        f"# {Path(config['output']).resolve().name}\n\n"
+        f"This is {public_name(name)} with another number of terms: a document has {terms['after']:.1f} "
+        f"active terms on average, {config['document_terms']} were wanted, and it had "
+        f"{terms['before']:.1f} before. Nothing was trained. {shifted}The level {trimmed['level']:.4f} was "
+        "subtracted from the bias of the decoder, which changes how many terms queries have too, and all "
+        f"logits were multiplied by {trimmed['scale']}. The means are those of "
+        f"{trimmed['counted']['documents']:,} documents of {public_name(config['documents'])}; other texts "
+        "have other numbers.\n"
     )
     if metrics is not None:
-        section += (
-            f"\nOn the split `{split}` of {public_name(str(data))}:\n\n```\n{metrics_table(metrics)}\n```\n"
-        )
+        measured_on = f"On the split `{config['split']}` of {public_name(str(config['data']))}"
+        section += f"\n{measured_on}:\n\n```\n{metrics_table(metrics)}\n```\n"
     if drawing is not None:
         section += f"\n![nDCG@10 over the number of terms]({drawing})\n"
     section += f"\nTrimmed by lexforge {__version__} with the command\n\n"
