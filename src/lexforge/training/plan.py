@@ -27,7 +27,6 @@ from lexforge.common.ranks import from_first_rank
 from lexforge.evaluation.retrieval_task import COMPARED_ROWS
 from lexforge.losses.base import LOSS_KEYS, losses_of
 from lexforge.losses.gradient_cache import can_be_cut
-from lexforge.losses.memory import RowsThatFit
 from lexforge.runs import Stages
 from lexforge.runs.resumable import ResumableTraining
 from lexforge.sparsity.constants import BETWEEN, COUNTED_TEXTS, SAMPLE
@@ -144,7 +143,7 @@ class Plan:
         """
         device = trainer.args.device
         trainer.args.max_steps = self.steps  # schedules and ramps begin as those of the whole run
-        fit, free = _LargestBatch(trainer), free_memory(device)
+        fitting, free = _rows_that_fit(trainer), free_memory(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         clock = _Clock(min(self.steps, WARM + TIMED), device)
@@ -176,7 +175,7 @@ class Plan:
 
         per_step = self.rows_per_step
         each = "" if self._ranks == 1 else f", in each of {self._ranks} processes"
-        most = "not measured" if fit.rows is None else f"about {fit.rows:,} rows are encoded at once"
+        most = f"about {min(fitting):,} rows are encoded at once" if fitting else "not measured"
         return "\n".join(
             f"{name:20}  {text}"
             for name, text in {
@@ -250,25 +249,21 @@ class _Clock(TrainerCallback):
             raise _Measured
 
 
-class _LargestBatch:
-    """Measures on the batches of a training how many rows like theirs could be encoded at once.
+def _rows_that_fit(trainer: ResumableTraining) -> list[int]:
+    """Return a list that takes, for each batch of a training, how many such rows could be encoded at once.
 
     Args:
-        trainer: A trainer with one loss, before training.
+        trainer: A trainer with one loss of this package, before training.
     """
+    (loss,) = losses_of(trainer.loss)
+    fitting: list[int] = []
 
-    def __init__(self, trainer: ResumableTraining) -> None:
-        self.rows: int | None = None  # None where a batch is no rows of tokens
-        self._fit = RowsThatFit()
-        self._trainer = trainer
-        (loss,) = losses_of(trainer.loss)
-        loss.register_forward_pre_hook(self._look)
-
-    def _look(self, loss: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        """Look at the columns of a batch, before the loss encodes them."""
+    def look(_: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         columns = [
             {key: value for key, value in column.items() if key not in LOSS_KEYS} for column in arguments[0]
         ]
         if can_be_cut(columns):
-            rows = self._fit.largest_batch(self._trainer.model, columns)
-            self.rows = rows if self.rows is None else min(self.rows, rows)
+            fitting.append(loss.rows_that_fit.largest_batch(trainer.model, columns))
+
+    loss.register_forward_pre_hook(look)
+    return fitting
