@@ -1,8 +1,9 @@
-"""JSON objects as an Arrow file with one type a column, in whatever row a column or a type comes.
+"""Rows as an Arrow file with one type a column, in whatever row a column or a type comes.
 
 `datasets` takes the columns and types of the first megabytes for those of a whole file, a column of texts
-that look like dates for dates, and integers beyond 64 bits for floats. Such files are written anew here: a
-text stays the text that it is, and an integer keeps its digits.
+that look like dates for dates, and integers beyond 64 bits for floats. Such files of JSON are written anew
+here: a text stays the text that it is, and an integer keeps its digits. So are files with lines that cannot
+be read.
 """
 
 from __future__ import annotations

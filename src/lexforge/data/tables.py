@@ -8,12 +8,10 @@ encoding, files of tabs without a header, and .zst.
 
 from __future__ import annotations
 
-import csv
 import glob
 import hashlib
 import re
 import shutil
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -235,17 +233,17 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             if options.encoding is None and found.encoding != UTF_8:
                 form = text_form(path, headers, options, found.encoding)
             before = faults.rows
-            table = _readable_rows(path, form, faults, found.fitting)
+            table = _own_rows(path, form, faults, found.fitting)
             if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
                 raise  # no line is wrong
         else:
             changed = holds_dates(rows.features.arrow_schema) or holds_rounded(rows.data.columns)
             if not form.delimiter and changed:
-                table = _with_own_values(path, form, faults)
+                table = _own_rows(path, form, faults)
             else:
                 table = Table(rows, Origin(str(path), form))
     if table is None:
-        table = _readable_rows(path, form, faults, found.fitting if found else "")
+        table = _own_rows(path, form, faults, found.fitting if found else "")
     if note := _guesses(path, form, options):
         faults.note(note)
     return table
@@ -373,48 +371,34 @@ def _first_row_is_wide(path: Path, form: TextForm) -> bool:
     return len(next(rows, [])) > len(form.header)
 
 
-def _with_own_values(path: Path, form: TextForm, faults: Faults) -> Table:
-    """Open a file of JSON in which `datasets` took texts for dates, or large integers for floats."""
+def _own_rows(path: Path, form: TextForm, faults: Faults, fitting: str = "") -> Table:
+    """Open a text file from a copy in the cache, with the values that its lines have.
+
+    Lines that cannot be read are counted and left out. A file of JSON that is no list of lines is read whole.
+    """
     import datasets
 
-    if not _is_no_list_of_lines(path):
-        return _readable_rows(path, form, faults, "")
-    copy = _copy_of(path, "values", ".arrow")
+    whole, lines = _is_no_list_of_lines(path), None
+    if not whole:
+        lines = np.fromiter((line for line, _ in good_records(path, form, faults, fitting)), np.int64)
+        if not len(lines):
+            faults.refuse_nothing_left()
+
+    def records() -> Iterator[Mapping[str, Any]]:
+        if whole:
+            with whole_data(path), open_bytes(path) as stream:
+                yield from objects_of(stream.read().decode("utf-8-sig"))
+            return
+        for _, record in good_records(path, form, Faults(str(path))):
+            yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
+
+    copy = _copy_of(path, repr(form), ".arrow")
     if not copy.is_file():
-        with whole_data(path), open_bytes(path) as stream:
-            objects = list(objects_of(stream.read().decode("utf-8-sig")))  # `datasets` held them all too
-        write_file(copy, partial(write_objects, lambda: objects))
-    return Table(datasets.Dataset.from_file(str(copy)), Origin(str(path), form))
-
-
-def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> Table:
-    """Open the lines of a text file that can be read, from a copy in the cache that has no others."""
-    import datasets
-
-    lines = array("q", (line for line, _ in good_records(path, form, faults, fitting)))
-    if not lines:
-        faults.refuse_nothing_left()
-
-    def records() -> Iterator[Any]:
-        return (record for _, record in good_records(path, form, Faults(str(path))))
-
-    def write_csv(place: Path) -> None:
-        with place.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerow(form.header)
-            writer.writerows(records())
-
-    copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".arrow")
-    if not copy.is_file():
-        write_file(copy, write_csv if form.delimiter else partial(write_objects, records))
-    if form.delimiter:
-        plain = form._replace(encoding=UTF_8, delimiter=",", quoted=True, above=1)
-        rows = _load(path, "csv", copy, **_csv_options(plain))
-    else:
-        rows = datasets.Dataset.from_file(str(copy))
-    if len(rows) != len(lines):
-        raise DataError(f"{path}: {len(lines)} rows were found, and `datasets` read {len(rows)} of them")
-    return Table(rows, Origin(str(path), form, np.frombuffer(lines, np.int64)))
+        write_file(copy, partial(write_objects, records))
+    rows = datasets.Dataset.from_file(str(copy))
+    if lines is not None and len(rows) != len(lines):
+        raise DataError(f"{path}: {len(lines)} rows were found, and its copy {copy} holds {len(rows)}")
+    return Table(rows, Origin(str(path), form, lines))
 
 
 def _csv_options(form: TextForm) -> dict[str, Any]:
