@@ -364,7 +364,6 @@ class TrainingSettings:
             stays, which is good where the weights are averaged.
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
-        max_gradient_norm: Norm to which the gradients are clipped.
         dropout: Share of every dropout of the encoder, in [0, 1); None keeps those that it has.
         precision: Precision of the encoder under autocast; the loss is computed in float32. `auto` is
             bfloat16 on a processor that computes this encoder faster so, which is measured, and else float32.
@@ -398,7 +397,6 @@ class TrainingSettings:
     lr_scheduler_type: Annotated[Literal["cosine", "constant_with_warmup"], NoFlag] = "cosine"
     weight_decay: Annotated[float, NoFlag] = 0.01
     warmup_fraction: float = 0.1
-    max_gradient_norm: Annotated[float, NoFlag] = 1.0
     dropout: float | None = None
     precision: Precision = "bf16"
     mini_batch_size: int | Literal["auto"] | None = None
@@ -428,12 +426,7 @@ class TrainingSettings:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must be 0 or more; received {self.weight_decay}")
-        positive = (
-            "batch_size",
-            "gradient_accumulation_steps",
-            "max_gradient_norm",
-            "logging_steps",
-        )
+        positive = ("batch_size", "gradient_accumulation_steps", "logging_steps")
         optional = ("steps", "epochs", "learning_rate", "save_steps", "save_total_limit")
         for name in (*optional, *positive):
             value = getattr(self, name)
@@ -518,7 +511,7 @@ class TrainingSettings:
             "weight_decay": self.weight_decay,
             "warmup_steps": self.warmup_fraction,
             "lr_scheduler_type": self.lr_scheduler_type,
-            "max_grad_norm": self.max_gradient_norm,
+            "max_grad_norm": 1.0,
             "bf16": self.precision == "bf16",
             "fp16": self.precision == "fp16",
             "optim": self.optim,
