@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
@@ -108,7 +108,6 @@ def encode(
     }
     if is_sparse:
         options |= {"convert_to_sparse_tensor": True, "save_to_cpu": True}
-    to_rows: Callable[..., Vectors] = _to_csr if is_sparse else _to_array
     rows: list[Vectors] = []
     narrow: AbstractContextManager[Any] = nullcontext()  # which leaves an autocast of the caller as it is
     if precision == "bf16":
@@ -126,7 +125,7 @@ def encode(
                 else:
                     embeddings, encoded = batched
                     places, part = places[encoded], [part[i] for i in encoded]
-            rows.append(to_rows(embeddings))
+            rows.append(_to_csr(embeddings) if is_sparse else embeddings.float().cpu().numpy())
             order += places.tolist()
             # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
             # refuses its vectors.
@@ -258,11 +257,6 @@ def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:
     rows, columns = entries.indices().numpy()  # each [stored weights]
     height, width = entries.shape
     return sparse.csr_array((entries.values().float().numpy(), (rows, columns)), shape=(height, width))
-
-
-def _to_array(embeddings: torch.Tensor) -> NDArray[np.float32]:
-    """Convert a tensor `[n, D]` to an array `[n, D] float32`."""
-    return embeddings.float().cpu().numpy()
 
 
 class CorpusEncoder:

@@ -169,7 +169,8 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         faults.note(f"{where} has no header: its columns were taken for {taken}")
     width = _negatives_per_row(where, rows, roles)
     _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
-    features = {name: datasets.Value("string") for name in _text_names(width)}
+    negatives = (f"negative_{rank}" for rank in range(1, width + 1))
+    features = {name: datasets.Value("string") for name in (ANCHOR, POSITIVE, *negatives)}
     if roles.scores is not None or roles.split_scores:
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
     if roles.weight is not None:
@@ -223,10 +224,6 @@ def _summed(made: Dataset, identities: NDArray[np.int64], kept: NDArray[np.int64
     unique, group = np.unique(identities, return_inverse=True)
     sums = np.bincount(group, weights, minlength=len(unique))
     return [float(weight) for weight in sums[group[kept]]]
-
-
-def _text_names(width: int) -> list[str]:
-    return [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, width + 1))]
 
 
 def _kept(

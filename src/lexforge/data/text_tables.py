@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from lexforge.common.types import DataError
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
@@ -280,7 +280,8 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
     limit = csv.field_size_limit(sys.maxsize)
     try:
         with open_bytes(path) as stream, whole_data(path):
-            text = _decoded(stream, form.encoding)
+            codec = "utf-8-sig" if form.encoding == UTF_8 else form.encoding
+            text = io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
             if READERS[ending(path)] == "json":
                 yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
                 return
@@ -293,11 +294,6 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
         raise DataError(f"{path}: not {form.encoding}: {error}") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def _decoded(stream: BinaryIO, encoding: str) -> io.TextIOWrapper:
-    codec = "utf-8-sig" if encoding == UTF_8 else encoding
-    return io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
 
 
 def good_lines(path: Path, found: FoundEncoding, faults: Faults) -> Iterator[tuple[int, str]]:

@@ -149,7 +149,7 @@ class AnyLossTraining(BaseTrainer):
             return batches
         if count == 0:
             raise ValueError(
-                no_whole_batch(
+                _no_whole_batch(
                     _sizes(self.train_dataset), self.args.train_batch_size, max(1, self.args.world_size)
                 )
             )
@@ -207,7 +207,7 @@ class AnyLossTraining(BaseTrainer):
             output = super().train(*args, **kwargs)
         except ValueError as error:
             if self.state.global_step == 0 and "does not contain any data" in str(error):  # an empty stream
-                raise ValueError(no_batch(self.args.train_batch_size)) from error
+                raise ValueError(_no_batch(self.args.train_batch_size)) from error
             raise
         finally:
             # The format belongs to this training: the model is used, and may be trained again, in its own.
@@ -215,7 +215,7 @@ class AnyLossTraining(BaseTrainer):
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # takes the autocast off
             vars(self.model).pop("_is_accelerate_prepared", None)  # or no training would put it on again
         if self.state.global_step == 0:
-            raise ValueError(no_batch(self.args.train_batch_size))
+            raise ValueError(_no_batch(self.args.train_batch_size))
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
             logger.warning(
                 f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
@@ -235,7 +235,8 @@ class AnyLossTraining(BaseTrainer):
             loss = loss[inputs[DATASET_NAME]]
         ours = embedding_losses(loss)
         if not ours:  # the losses of sentence-transformers hand all that they receive to the model
-            inputs = {name: value for name, value in inputs.items() if not _is_for_the_loss(name)}
+            endings = tuple(f"_{key}" for key in LOSS_KEYS)
+            inputs = {name: value for name, value in inputs.items() if not name.endswith(endings)}
         result = super().compute_loss(model, inputs, *args, **kwargs)
         sums = self._metrics["train" if self.model.training else "eval"]
         for one in ours:
@@ -334,10 +335,6 @@ def _label_columns(collator: Any) -> list[str]:
     return list(getattr(collator or stock, "valid_label_columns", stock.valid_label_columns))
 
 
-def _is_for_the_loss(name: str) -> bool:
-    return any(name.endswith(f"_{key}") for key in LOSS_KEYS)
-
-
 def _sizes(dataset: Any) -> dict[str, int] | int:
     return {name: len(one) for name, one in dataset.items()} if isinstance(dataset, dict) else len(dataset)
 
@@ -357,20 +354,11 @@ def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> N
         ValueError: If there are fewer rows than one batch of each process needs.
     """
     if rows < settings.batch_size * processes:
-        raise ValueError(no_whole_batch(rows, settings.batch_size, processes))
+        raise ValueError(_no_whole_batch(rows, settings.batch_size, processes))
 
 
-def no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) -> str:
-    """Say that the training data cannot fill one batch.
-
-    Args:
-        rows: Number of training rows, or the numbers of several data sets by name.
-        batch_size: Rows per batch and process.
-        processes: Number of processes that train together.
-
-    Returns:
-        One sentence for an error.
-    """
+def _no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) -> str:
+    """Say that training rows, of one data set or of several by name, cannot fill one batch."""
     return (
         f"the training data has {rows} rows, and one batch needs {batch_size * processes} (batch size "
         f"{batch_size}, number of processes {processes}): lower the batch size, because no step would be "
@@ -378,15 +366,8 @@ def no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) 
     )
 
 
-def no_batch(batch_size: int) -> str:
-    """Say that the training data yielded no batch.
-
-    Args:
-        batch_size: Rows per batch and process.
-
-    Returns:
-        One sentence for an error.
-    """
+def _no_batch(batch_size: int) -> str:
+    """Say that the training data yielded no batch of so many rows per process."""
     return (
         f"no step was taken: the training data yielded no whole batch of {batch_size} rows per device; lower "
         "the batch size or look at the data"

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class Ciff(VectorTarget):
         with (folder / INDEX).open("wb") as file, ExitStack() as stack:
             runs = [stack.enter_context(safe_open(folder / name, framework="numpy")) for name in shards]
             for message in self._messages(runs):
-                _write_message(file, message)
+                file.write(_varint(len(message)) + message)
         for name in shards:
             (folder / name).unlink()
         return [INDEX]
@@ -186,11 +186,6 @@ def _header(lists: int, documents: int, total: int) -> bytes:
         + struct.pack("<d", total / documents)
         + _text(8, "lexforge: learned sparse weights")
     )
-
-
-def _write_message(file: BinaryIO, message: bytes) -> None:
-    file.write(_varint(len(message)))
-    file.write(message)
 
 
 def _number(field: int, value: int) -> bytes:
