@@ -102,7 +102,7 @@ class BlockCache:
         return found
 
     def append(self, teacher: str, keys: Keys, rows: NDArray[Any]) -> None:
-        """Write a block and make its rows available.
+        """Write a block and make its rows available; what killed processes left half written is removed.
 
         Args:
             teacher: The name of the teacher that gave the rows.
@@ -110,6 +110,7 @@ class BlockCache:
             rows: `[n, D]`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.folder, _BLOCK)
         name = hashlib.sha256(f"{teacher}\n".encode() + keys.tobytes()).hexdigest()[:16]
         fields = {"teacher": teacher, "dimension": rows.shape[1], "count": len(keys)}
         block = self.folder / f"block-{name}"
@@ -124,11 +125,6 @@ class BlockCache:
         self._block_keys.append(written_keys)
         self._rows.append(written_rows)
         self._insert(written_keys)
-
-    def remove_leftovers(self) -> None:
-        """Remove what killed processes left half written long ago."""
-        if self.folder.is_dir():
-            remove_leftovers(self.folder, _BLOCK)
 
     def _index(self) -> None:
         """Sort the keys of all blocks, so that they can be searched."""

@@ -156,12 +156,10 @@ class TeacherCache:
         missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in TEXT_KINDS}  # not encoded yet
         counts = dict.fromkeys(TEXT_KINDS, 0)  # texts since the last comparison, with repeats
         read = 0
-        tidied = False
         with Progress(total, f"teacher {teacher.name}", "texts") as progress:
 
             def encode(kind: TextKind, least: int) -> None:
                 """Encode whole blocks of missing texts, and the rest if `least` is 1."""
-                nonlocal tidied
                 waiting, before = list(seen[kind]), len(missing[kind])
                 known = blocks.known(_keys(waiting, kind))
                 missing[kind] |= {text: None for text, here in zip(waiting, known, strict=True) if not here}
@@ -171,9 +169,6 @@ class TeacherCache:
                 counts[kind] = 0
                 while len(missing[kind]) >= least:
                     block = list(islice(missing[kind], BLOCK_TEXTS))
-                    if not tidied:
-                        blocks.remove_leftovers()
-                        tidied = True
                     shape = (len(block), blocks.dimension or "D")
                     embeddings = narrowed(teacher.encode(block, kind), shape, np.float16, block)
                     blocks.append(teacher.name, _keys(block, kind), embeddings)

@@ -59,8 +59,6 @@ def score_pairs(
     # Pairs of one document stand together, because equal texts have equal lengths.
     missing = np.flatnonzero(~cache.known(keys))
     order = sorted(missing.tolist(), key=lambda row: (-scorer.length(wanted[row]), wanted[row][1]))
-    if order:
-        cache.remove_leftovers()
     with Progress(len(order), "teacher scores", "pairs", show=bool(order)) as progress:
         for start in range(0, len(order), BLOCK_PAIRS):
             rows = order[start : start + BLOCK_PAIRS]
