@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -177,9 +177,9 @@ class NeuralSparseLoss(EmbeddingLoss):
             parts["infonce"] = ranking_cross_entropy(scores, own[:, 0], self.temperature, left_out)
 
         if weights["self_reconstruction"]:
-            tokens = _tokens(features)
             parts["self_reconstruction"] = _mean(
-                [self_reconstruction(rows, *words) for rows, words in zip(regularized, tokens, strict=False)]
+                self_reconstruction(rows, *words)
+                for rows, words in zip(regularized, _tokens(features), strict=False)
             )
 
         if weights["positive_activation"]:
@@ -190,10 +190,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         if weights["own_activation"]:
             assert self.word_weights is not None
             parts["own_activation"] = _mean(
-                [
-                    own_activation(rows, *words, self.word_weights)
-                    for rows, words in zip(regularized, _tokens(features), strict=False)
-                ]
+                own_activation(rows, *words, self.word_weights)
+                for rows, words in zip(regularized, _tokens(features), strict=False)
             )
 
         if weights["triplet_margin"]:
@@ -203,16 +201,14 @@ class NeuralSparseLoss(EmbeddingLoss):
                     "Add negatives, or set triplet_margin_weight=0"
                 )
             parts["triplet_margin"] = _mean(
-                [
-                    triplet_margin(
-                        anchor,
-                        positive,
-                        rows,
-                        numbers.margin,
-                        left_out=None if within_rows is None else within_rows[:, place],
-                    )
-                    for place, rows in enumerate(negatives, start=1)
-                ]
+                triplet_margin(
+                    anchor,
+                    positive,
+                    rows,
+                    numbers.margin,
+                    left_out=None if within_rows is None else within_rows[:, place],
+                )
+                for place, rows in enumerate(negatives, start=1)
             )
 
         if weights["flops_query"]:
@@ -222,14 +218,10 @@ class NeuralSparseLoss(EmbeddingLoss):
 
         if weights["minimum_activation"]:
             parts["minimum_activation"] = _mean(
-                [
-                    minimum_activation(rows, numbers.top_k, numbers.activation_threshold)
-                    for rows in regularized
-                ]
+                minimum_activation(rows, numbers.top_k, numbers.activation_threshold) for rows in regularized
             )
 
-        if weights["distillation"] or weights["margin_mse"]:
-            assert teacher is not None
+        if teacher is not None:
             if listed:  # [B, 1 + n], the positive in column 0
                 student = paired_scores(anchor, documents, self.similarity)
                 target, skipped = torch.zeros_like(own[:, 0]), within_rows
@@ -384,5 +376,5 @@ def _active_dimensions(columns: list[Tensor]) -> Tensor:
     return torch.cat([(rows.detach() > 0).sum(dim=1) for rows in columns]).float().mean()
 
 
-def _mean(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).mean()
+def _mean(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean()
