@@ -150,23 +150,19 @@ class TeacherCache:
         place = cache_folder("teachers", teacher.name) if folder is None else Path(folder)
         blocks = BlockCache(place, FORMAT, np.float16)
         blocks.refuse_other_teacher(teacher.name)
-        seen: dict[TextKind, dict[str, None]] = {
-            kind: {} for kind in TEXT_KINDS
-        }  # not compared with the cache
+        seen: dict[TextKind, list[str]] = {kind: [] for kind in TEXT_KINDS}  # not compared with the cache
         missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in TEXT_KINDS}  # not encoded yet
-        counts = dict.fromkeys(TEXT_KINDS, 0)  # texts since the last comparison, with repeats
         read = 0
         with Progress(total, f"teacher {teacher.name}", "texts") as progress:
 
             def encode(kind: TextKind, least: int) -> None:
                 """Encode whole blocks of missing texts, and the rest if `least` is 1."""
-                waiting, before = list(seen[kind]), len(missing[kind])
+                waiting, before = seen[kind], len(missing[kind])
                 known = blocks.known(_keys(waiting, kind))
                 missing[kind] |= {text: None for text, here in zip(waiting, known, strict=True) if not here}
-                if settled := counts[kind] - (len(missing[kind]) - before):
+                if settled := len(waiting) - (len(missing[kind]) - before):
                     progress.update(settled)
-                seen[kind].clear()
-                counts[kind] = 0
+                seen[kind] = []
                 while len(missing[kind]) >= least:
                     block = list(islice(missing[kind], BLOCK_TEXTS))
                     shape = (len(block), blocks.dimension or "D")
@@ -178,8 +174,7 @@ class TeacherCache:
 
             for kind, text in texts:
                 read += 1
-                counts[kind] += 1
-                seen[kind][text] = None
+                seen[kind].append(text)
                 if len(seen[kind]) >= BLOCK_TEXTS:
                     encode(kind, BLOCK_TEXTS)
             if not read:
