@@ -189,7 +189,6 @@ def main(cfg: Config) -> None:
     stages.begin("write the results")
     training.finish_run(
         cfg,
-        model,
         trainer,
         stages,
         task="similarity",

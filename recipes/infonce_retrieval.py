@@ -231,7 +231,6 @@ def main(cfg: Config) -> None:
     record.look_closer(model, evaluator, searched)
     training.finish_run(
         cfg,
-        model,
         trainer,
         stages,
         task="retrieval",

@@ -360,7 +360,6 @@ def main(cfg: Config) -> None:
     dev_f1 = evaluation.f1_at(threshold, dev_scores, dev.labels)
     training.finish_run(
         cfg,
-        model,
         trainer,
         stages,
         task="labels",

@@ -462,7 +462,6 @@ def leave_behind(
     )
     training.finish_run(
         cfg,
-        model,
         trainer,
         stages,
         task="retrieval",

@@ -267,7 +267,6 @@ def hub_arguments(name: str | None) -> dict[str, Any]:
 
 def finish_run(
     cfg: RecipeSettings,
-    model: BaseModel,
     trainer: BaseTrainer,
     stages: runs.Stages,
     *,
@@ -282,8 +281,7 @@ def finish_run(
 
     Args:
         cfg: The settings of the run.
-        model: The trained model, which stands in `model/` of the run directory.
-        trainer: The trainer, after training.
+        trainer: The trainer, after training; its model stands in `model/` of the run directory.
         stages: The stages of the run, which end here.
         task: What the model was measured on, as `lexforge.export.write_card` takes it.
         measured: Number of texts, pairs or documents of the test split that were measured.
@@ -292,7 +290,7 @@ def finish_run(
         examples: Text that is printed below the table.
         **others: What `metrics.json` holds beside `metrics`. The seconds of the stages join its `timing`.
     """
-    folder = Path(cfg.output_dir)
+    folder, model = Path(cfg.output_dir), trainer.model
     export.write_card(
         model,
         folder / "model",
