@@ -13,6 +13,7 @@ from pyarrow import parquet
 from lexforge.data import (
     DataError,
     SourceOptions,
+    check_source,
     load_documents,
     load_label_sets,
     load_sts,
@@ -138,6 +139,17 @@ def test_a_folder_names_the_file_of_the_row(tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_training_data(str(tmp_path / "set"), ["dev"])
     assert str(raised.value).startswith(f"{path}:3: 'positive' must be a string")
+
+
+def test_a_parquet_file_without_rows_or_of_another_kind_is_named(tmp_path: Path) -> None:
+    """The check of the options named no file, and `datasets` spoke of a batch size of 0."""
+    empty, other = tmp_path / "empty.parquet", write(tmp_path / "other.parquet", "PAR1, or not")
+    parquet.write_table(pyarrow.table({"query": [], "positive": []}), empty)
+    for path, message in ((empty, "holds no row"), (other, "cannot be read as parquet: Parquet magic")):
+        for read in (load_training_data, check_source):
+            with pytest.raises(DataError) as raised:
+                read(str(path), [])
+            assert str(raised.value).startswith(f"{path} {message}")
 
 
 def test_a_row_of_parquet_is_counted_from_one(tmp_path: Path) -> None:

@@ -131,9 +131,25 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
         return []
     if reader == "json":
         return []
+    return [] if path.suffix in (".gz", ".zst") else _columns_of_parquet(path)
+
+
+def _columns_of_parquet(path: Path) -> list[str]:
+    """Return the columns of a parquet file.
+
+    Raises:
+        DataError: If it is none, or holds no row, which `datasets` tells in words that name neither.
+    """
+    import pyarrow
     from pyarrow import parquet
 
-    return [] if path.suffix in (".gz", ".zst") else parquet.read_schema(path).names
+    try:
+        found = parquet.read_metadata(path)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path} cannot be read as parquet: {error}") from error
+    if not found.num_rows:
+        raise DataError(f"{path} holds no row")
+    return found.schema.to_arrow_schema().names
 
 
 def named_tables(name: str, loaded: Mapping[str, Dataset]) -> dict[str, Table]:
@@ -219,6 +235,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             that is known.
     """
     if READERS[ending(path)] == "parquet":
+        first_columns(path, headers, options)  # refuses what is none
         return Table(_load(path, "parquet", _unpacked(path)), Origin(str(path)))
     form, found = _form(path, headers, options)
     table = None
