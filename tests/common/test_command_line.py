@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -111,6 +112,14 @@ def test_an_error_of_the_program_keeps_its_traceback() -> None:
 
     with pytest.raises(KeyError):
         run_command(fail, Settings, "Fail.", arguments=[])
+
+
+def test_letters_that_the_encoding_of_the_terminal_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run prints texts of its data after hours of training, and must not end there with an error."""
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="latin-1"))
+    run_command(lambda settings: print("caf\xe9 \uac80\uc0c9"), Settings, "Show.", arguments=[])
+    assert output.getvalue() == b"caf\xe9 \\uac80\\uc0c9\n"
 
 
 def test_the_default_is_changed_by_the_options(capsys: pytest.CaptureFixture[str]) -> None:

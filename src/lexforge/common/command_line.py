@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
 import logging
 import os
 import re
@@ -61,6 +62,8 @@ def run_command(
         options[0] = ("settings", settings, default)
     options_class = make_dataclass("Options", options, frozen=True)
     words = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a text may have letters that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     with one_line_errors(debug="--debug" in words):
         _refuse_repeated_lists(words, config_class)
         # The settings check their own range while they are read.
