@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from lexforge.storage import files
+from lexforge.storage import files, timings
 from lexforge.storage.files import (
     check_new,
     leftover,
@@ -375,3 +375,18 @@ def test_a_cache_that_cannot_be_written_is_moved_by_the_variable_that_the_error_
         with pytest.raises(OSError, match=str(place)) as caught:
             files.cache_folder("tables")
         assert "XDG_CACHE_HOME" in caught.value.__notes__[0]
+
+
+def test_a_user_without_a_home_directory_is_told_where_to_put_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container may run under a user id that has no name, without HOME; what is only kept is no reason to
+    end a training."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    with pytest.raises(FileNotFoundError, match="no home directory") as caught:
+        files.cache_folder("tables")
+    assert "XDG_CACHE_HOME" in caught.value.__notes__[0]
+    monkeypatch.setattr(timings, "_TIMINGS", {})
+    assert timings.timed("a way", lambda: {"one": 1.0}) == {"one": 1.0}

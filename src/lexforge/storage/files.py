@@ -38,16 +38,23 @@ def cache_folder(*names: str) -> Path:
         *names: Folders below `lexforge` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not set.
 
     Raises:
-        OSError: If the folder cannot be made; a note names the variable.
+        OSError: If the folder cannot be made, or the user has no home directory; a note names the variable.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache.joinpath("lexforge", *names)
     try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
+        folder = cache.joinpath("lexforge", *names)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         error.add_note("the environment variable XDG_CACHE_HOME names another folder for the cache")
         raise
     return folder
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a container may run under a user id without a name, and without HOME
+        raise FileNotFoundError("the user of this process has no home directory") from error
 
 
 class Leftover(NamedTuple):
