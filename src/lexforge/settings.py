@@ -432,6 +432,11 @@ class TrainingSettings:
             value = getattr(self, name)
             if not (value is None and name in optional) and not value > 0:
                 raise ValueError(f"{name} must be above 0; received {value}")
+        for name in ("epochs", "learning_rate"):
+            if getattr(self, name) == math.inf:
+                raise ValueError(f"{name} must be finite; received inf")
+        if self.logging_steps > 1 and self.logging_steps % 1:  # not so for infinity either
+            raise ValueError(f"logging_steps above 1 must be a whole number; received {self.logging_steps}")
 
     def left_open(self) -> TrainingSettings:
         """Return the settings without length and learning rate, which a command line may give."""
@@ -520,7 +525,7 @@ class TrainingSettings:
             "dataloader_pin_memory": torch.accelerator.is_available(),
             "save_steps": self.checkpoint_steps(self.steps),
             "save_total_limit": self.save_total_limit,
-            "logging_steps": self.logging_steps if self.logging_steps < 1 else round(self.logging_steps),
+            "logging_steps": self.logging_steps if self.logging_steps < 1 else int(self.logging_steps),
             # Without this, ranks on CPUs do not find each other.
             "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
