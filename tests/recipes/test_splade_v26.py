@@ -581,6 +581,8 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
     (beir / "corpus.jsonl").write_text(texts)
     recipe.main(config(beir, resume=True))
     assert (beir.parent / "run" / "model" / "model.safetensors").read_bytes() == whole
+    timings = [json.loads((beir.parent / n / "metrics.json").read_text())["timing"] for n in ("whole", "run")]
+    assert [timing.get("resumed") for timing in timings] == [None, True]
 
 
 def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tiny_checkpoint: Path) -> None:

@@ -111,3 +111,15 @@ def test_the_verdict_needs_no_charts(run: Path, warm: WarmProcesses) -> None:
     done = warm.completed("-c", code, forget=["bokeh", "lexforge"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == run_verdict(run)
+
+
+def test_the_time_of_a_resumed_run_is_not_told_as_that_of_the_whole(run: Path) -> None:
+    """Nobody knows the seconds of a process that was killed."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["timing"] = {"stage_seconds": {"read the data": 2.5, "train": 80.0}, "resumed": True}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    told = "Since it was resumed, the run took 1 min 22 s, of which training took 1 min 20 s."
+    assert told in run_verdict(run)
+    page = write_page(run).read_text(encoding="utf-8")
+    assert "Time of each stage, since the run was resumed" in page
+    assert "<h3>Speed" not in page

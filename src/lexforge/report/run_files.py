@@ -29,7 +29,8 @@ class RunFiles:
         config: The settings; empty without `config.json`.
         environment: Versions, machine and command; empty without `env.json`.
         metrics: `{system: {measure: value}}`, of all systems that have been measured.
-        timing: Seconds of the stages and speeds; empty before the run has ended.
+        timing: Seconds of the stages and speeds; empty before the run has ended. Of a run that was resumed
+            (`resumed`) the seconds are those of its last process.
         best_checkpoint: Step and value of the best checkpoint; empty if none was chosen.
         wanted_terms: Wanted mean numbers of active terms, "document" and "query"; None for a free one.
         scores: The values of each query, by system.

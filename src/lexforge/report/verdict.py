@@ -93,7 +93,8 @@ def sentences(run: RunFiles) -> list[str]:
     seconds = run.timing.get("stage_seconds", {})
     if seconds:
         training = f", of which training took {duration(seconds['train'])}" if "train" in seconds else ""
-        said.append(f"The run took {duration(sum(seconds.values()))}{training}.")
+        run_took = "Since it was resumed, the run took" if run.timing.get("resumed") else "The run took"
+        said.append(f"{run_took} {duration(sum(seconds.values()))}{training}.")
     return said
 
 

@@ -303,7 +303,9 @@ def finish_run(
         settings={**settings, "steps": trainer.state.global_step, "seed": cfg.train.seed},
         command=runs.launch_command(),
     )
-    timing = {**others.pop("timing", {}), "stage_seconds": stages.end()}
+    timing: dict[str, Any] = {**others.pop("timing", {}), "stage_seconds": stages.end()}
+    if cfg.resume:  # those of the processes before are not known
+        timing["resumed"] = True
     state, best = trainer.state, {}
     if state.best_model_checkpoint is not None:
         best = {"best_checkpoint": {"step": state.best_global_step, "value": state.best_metric}}
