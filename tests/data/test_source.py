@@ -16,6 +16,8 @@ from lexforge.data import (
     SourceOptions,
     TrainingData,
     check_source,
+    load_documents,
+    load_library,
     load_retrieval_data,
     load_training_data,
 )
@@ -93,6 +95,20 @@ def test_a_mistake_in_the_options_is_told_as_the_loader_tells_it(form: str, tmp_
         with pytest.raises(type(late.value)) as early:
             check_source(str(source), ["train", "test", "dev"], options)
         assert str(early.value) == str(late.value)
+
+
+def test_a_column_that_is_named_for_data_without_columns_is_refused(tmp_path: Path) -> None:
+    """It was ignored, and whoever named it believed that it was read."""
+    source, options = str(write_beir(tmp_path / "set")), SourceOptions(query_column="title")
+    for load in (
+        lambda: check_source(source, ["test"], options),
+        lambda: load_training_data(source, ["test"], options),
+        lambda: load_retrieval_data(source, ["test"], options),
+        lambda: load_documents(source, options),
+        lambda: load_library(source, options),
+    ):
+        with pytest.raises(ValueError, match=r"--query-column title would be ignored: .* a folder in BEIR"):
+            load()
 
 
 @pytest.mark.parametrize(

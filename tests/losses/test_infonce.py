@@ -119,7 +119,7 @@ def test_errors() -> None:
         info_nce(rows, rows, rows)
     with pytest.raises(ValueError, match=r"\[2, K, 3\].*\(2, 1, 4\)"):
         info_nce(rows, rows, torch.rand(2, 1, 4))
-    for temperature in (0.0, -0.1, float("nan")):
+    for temperature in (0.0, -0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="temperature"):
             info_nce(rows, rows, temperature=temperature)
     with pytest.raises(ValueError, match="'manhattan'"):

@@ -65,6 +65,13 @@ def test_a_run_from_the_beginning_starts_a_new_log(tmp_path: Path) -> None:
     assert [line["step"] for line in read_log(tmp_path)] == [0]
 
 
+def test_a_line_that_was_cut_within_a_letter_is_left_out(tmp_path: Path) -> None:
+    """A full disk may cut the name of a set in Korean."""
+    log = '{"step": 1}\n{"step": 2, "eval_검색": 1}\n'.encode()
+    (tmp_path / "log.jsonl").write_bytes(log[: log.index("색".encode()) + 1])
+    assert read_log(tmp_path) == [{"step": 1}]
+
+
 def test_what_is_no_log_is_refused_with_its_line(tmp_path: Path) -> None:
     """A foreign file would become a page without values."""
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"loss": 2}\n')

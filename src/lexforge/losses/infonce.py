@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,16 +17,16 @@ from lexforge.losses.similarity import scores_of_columns
 
 
 def check_temperature(temperature: float) -> None:
-    """Refuse a temperature that is not a positive number.
+    """Refuse a temperature that is not a finite number above 0.
 
     Args:
         temperature: The number to check.
 
     Raises:
-        ValueError: If it is not above 0.
+        ValueError: If it is none.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be > 0; received {temperature}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be finite and above 0; received {temperature}")
 
 
 @in_float32

@@ -153,7 +153,7 @@ def read_log(folder: str | Path) -> list[dict[str, Any]]:
     file = Path(folder) / LOG_FILE
     if not file.is_file():
         return []
-    *whole, _ = file.read_text(encoding="utf-8").split("\n")  # what follows the last line end is unfinished
+    *whole, _ = file.read_bytes().split(b"\n")  # what follows the last line end is unfinished
     lines = []
     for number, text in enumerate(whole, start=1):
         try:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
@@ -97,6 +98,25 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
         f"is {found.NAME}" if found else "holds no file" if _is_empty(source) else "is in no known format"
     )
     raise DataError(f"{source} {received}; expected {expected}")
+
+
+def detect_by_columns(source: str, options: SourceOptions) -> Format:
+    """Return the format of a source, and refuse names of columns where there are none.
+
+    Args:
+        source: The name that a command line takes.
+        options: Names of columns.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        DataError: If the source has no known format.
+        ValueError: If a column is named, and the source is none of rows.
+    """
+    found = detect(source)
+    if found not in OF_ROWS:
+        names = ["query_column", "positive_column", "negative_column", "score_column"]
+        refuse_unread(options, names, f"rows of texts have columns, and {source} is {found.NAME}")
+    return found
 
 
 def _is_empty(source: str) -> bool:
