@@ -179,6 +179,13 @@ def test_the_module_normalises_and_passes_its_settings_on(tiny_dense) -> None:
     assert found == pytest.approx(naive(*rows, *settings.values()), rel=1e-9)
 
 
+def test_a_zero_row_has_no_gradient(tiny_dense) -> None:
+    """A query without a known term is zero; clipping would leave nothing beside a gradient of 1e12."""
+    start = torch.zeros(2, 3, requires_grad=True)
+    HCLLoss(tiny_dense).compute_loss_from_embeddings([start, torch.rand(2, 3)]).backward()
+    assert not start.grad.any()
+
+
 @pytest.mark.parametrize("way", ["fit", "trainer"])
 def test_it_separates_topics(tiny_dense, topics, way: str) -> None:
     """Through both doors of sentence-transformers, on texts that it was not trained on."""

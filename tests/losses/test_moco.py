@@ -136,6 +136,15 @@ def test_a_run_equals_one_kept_by_hand(tiny_dense) -> None:
             average[name] = 0.6 * average[name] + 0.4 * value
 
 
+def test_a_zero_query_has_no_gradient(tiny_dense) -> None:
+    """A query without a known term is zero; clipping would leave nothing beside a gradient of 1e12."""
+    query = torch.stack([torch.zeros(32), torch.rand(32)]).requires_grad_()
+    loss = MoCoLoss(tiny_dense, queue_size=6).compute_loss([query, torch.rand(2, 32)], [{}, {}], None)
+    loss.backward()
+    assert not query.grad[0].any()
+    assert query.grad[1].any()
+
+
 def test_evaluation_reads_the_queue_and_changes_nothing(tiny_dense) -> None:
     """In eval mode, or without gradients as in a trainer's evaluation; with an empty queue the batch stands
     in.

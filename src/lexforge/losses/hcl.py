@@ -15,6 +15,7 @@ from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.precision import in_float32
+from lexforge.losses.similarity import unit_rows
 
 Estimator = Literal["hard", "easy"]
 
@@ -229,7 +230,7 @@ class HCLLoss(EmbeddingLoss):
             raise ValueError(
                 f"HCLLoss needs the columns (anchor, positive); received {len(embeddings)} text columns"
             )
-        views = [F.normalize(rows, dim=-1) for rows in embeddings]
+        views = [unit_rows(rows) for rows in embeddings]
         gathered = [self._compared(rows) for rows in views]
         own = self._own_places(views[0])
         texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lexforge.common.similarity import agreed_similarity
@@ -15,6 +14,7 @@ from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
+from lexforge.losses.similarity import unit_rows
 from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.structure import embedding_dimension
 
@@ -157,7 +157,7 @@ class MoCoLoss(EmbeddingLoss):
                 "MoCoLoss encodes the second column by its own moving average: it cannot take embeddings of "
                 "another loss (SpladeLoss, CachedSpladeLoss); pass it to the trainer itself"
             )
-        queries, keys = (F.normalize(rows, dim=-1) for rows in embeddings)
+        queries, keys = (unit_rows(rows) for rows in embeddings)
         texts = BatchTexts.of(features, gather=True)
         if len(self.queue):
             held_texts = self.queue.held_texts()  # [Q]

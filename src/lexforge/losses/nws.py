@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -16,10 +15,10 @@ from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
-from lexforge.losses.precision import at_least_float32, in_float32
+from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.reference_weights import Aggregate, reference_weights
-from lexforge.losses.similarity import row_lengths
+from lexforge.losses.similarity import unit_rows
 from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.structure import embedding_dimension
 
@@ -115,11 +114,11 @@ def nws(
         if vectors.dim() != 2 or vectors.shape[1] != width:
             raise ValueError(f"{plural} must be [N, {width}]; received {tuple(vectors.shape)}")
         check_multi_hot(labels, f"{name}_labels", (len(vectors), label_count))
-        sections.append((_unit(vectors.detach()), labels))
+        sections.append((unit_rows(vectors.detach()), labels))
     return nws_of_unit_vectors(
-        _unit(queries),
+        unit_rows(queries),
         query_labels,
-        None if prototypes is None else _unit(prototypes),
+        None if prototypes is None else unit_rows(prototypes),
         label_similarity,
         sections,
         alpha=alpha,
@@ -220,12 +219,6 @@ def nws_of_unit_vectors(
     return torch.where(counts, per_query, 0.0).sum() / max(len(queries), 1)
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    """Return vectors of length 1 (a zero vector stays zero), in float32 at least."""
-    vectors = at_least_float32(vectors)
-    return vectors / row_lengths(vectors).unsqueeze(-1)
-
-
 class NWSLoss(EmbeddingLoss):
     """Multi-label contrast: texts that share a label come together, with the weights that `nws` states.
 
@@ -321,7 +314,7 @@ class NWSLoss(EmbeddingLoss):
         }
         self.use_keys = use_keys
         dimension, labels = embedding_dimension(model), len(similarity)
-        start = F.normalize(torch.randn(labels, dimension), dim=-1)
+        start = unit_rows(torch.randn(labels, dimension))
         self.prototypes = nn.Parameter(start) if use_prototypes else None
         self.queue = KeyQueue(queue_size, dimension, labels) if queue_size else None
         moving = bool(use_keys or queue_size)
@@ -363,7 +356,7 @@ class NWSLoss(EmbeddingLoss):
             raise ValueError("NWSLoss needs a label column of multi-hot lists; received none")
         queries = embeddings[0]
         check_multi_hot(labels, "labels", (len(queries), len(self.label_similarity)))
-        keys = self._compared(_unit(embeddings[-1].detach()))
+        keys = self._compared(unit_rows(embeddings[-1].detach()))
         key_labels = self._compared(labels.to(keys.dtype))
         sections: list[Section] = [(keys, key_labels)] if self.use_keys else []
         if self.queue is not None and len(self.queue):
@@ -371,9 +364,9 @@ class NWSLoss(EmbeddingLoss):
             assert held_labels is not None
             sections.append((held, held_labels))
         loss = nws_of_unit_vectors(
-            _unit(queries),
+            unit_rows(queries),
             labels,
-            None if self.prototypes is None else _unit(self.prototypes),
+            None if self.prototypes is None else unit_rows(self.prototypes),
             self.label_similarity,
             sections,
             **self.settings,

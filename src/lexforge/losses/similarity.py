@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.losses.precision import at_least_float32
 
 
 def scores_of_columns(queries: Tensor, columns: Sequence[Tensor], similarity: Similarity) -> Tensor:
@@ -66,3 +67,9 @@ def row_lengths(rows: Tensor) -> Tensor:
     """
     lengths = torch.linalg.vector_norm(rows, dim=-1)
     return lengths.masked_fill(lengths < 1e-12, torch.inf)
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Return rows of length 1, in float32 at least; a zero row stays zero, with gradient 0."""
+    rows = at_least_float32(rows)
+    return rows / row_lengths(rows).unsqueeze(-1)
