@@ -98,6 +98,15 @@ def test_a_repeated_term_has_the_largest_of_its_weights() -> None:
     torch.testing.assert_close(head(flat)["sentence_embedding"], expected)
 
 
+def test_a_token_beyond_the_vocabulary_is_refused(tiny_m3: Path) -> None:
+    """A token that was added to the encoder since would be written into the vector of the next text."""
+    model = build_splade(tiny_m3, device="cpu")
+    model.tokenizer.add_tokens(["foo"])
+    model[0].model.resize_token_embeddings(len(model.tokenizer))
+    with pytest.raises(IndexError, match="out of bounds"):
+        model(features_of(model, ["search foo", "list"]))
+
+
 def test_nothing_of_the_graph_has_a_place_per_token_and_term(tiny_m3: Path) -> None:
     """The tensor [B, L, V] is what the head is there to avoid, in the backward pass too."""
     model = build_splade(tiny_m3, device="cpu")

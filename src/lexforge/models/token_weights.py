@@ -47,7 +47,7 @@ class TokenWeights(Module):
         colbert_dimension: Width of the several vectors per text.
     """
 
-    special: Tensor
+    counts: Tensor
 
     def __init__(
         self,
@@ -63,8 +63,9 @@ class TokenWeights(Module):
         self.colbert_dimension = colbert_dimension
         self.sparse_linear = nn.Linear(in_features, 1)
         self.colbert_linear = nn.Linear(in_features, colbert_dimension).requires_grad_(False)
-        special = torch.tensor(self.special_token_ids, dtype=torch.long)
-        self.register_buffer("special", special, persistent=False)
+        counts = torch.ones(embedding_dimension, dtype=torch.bool)  # [V], False for special tokens
+        counts[self.special_token_ids] = False
+        self.register_buffer("counts", counts, persistent=False)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Write the vectors `[B, V]` of B texts under `sentence_embedding`.
@@ -77,11 +78,16 @@ class TokenWeights(Module):
 
         Returns:
             `features`.
+
+        Raises:
+            IndexError: If a token lies outside the vocabulary of the head, as after new embeddings were added
+                to the encoder; an accelerator raises an error of its own.
         """
         ids = features["input_ids"]  # [B, L] or [1, T]
         weights = torch.relu(self.sparse_linear(features["token_embeddings"]).squeeze(-1))
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-        counted = ~torch.isin(ids, self.special)
+        # This lookup checks the ids: below, one of V or more would be written into the next text's vector.
+        counted = self.counts[ids]
         if "cu_seq_lens_q" in features:
             lengths = features["cu_seq_lens_q"].to(ids.device).diff()  # [B]
             texts = len(lengths)
