@@ -22,6 +22,14 @@ def test_a_loss_takes_the_similarity_of_the_model() -> None:
     assert agreed_similarity(model(None), loss="L") == agreed_similarity(object(), loss="L") == "dot"
 
 
+def test_a_wrapped_model_is_asked_for_its_similarity() -> None:
+    """DistributedDataParallel hides what it wraps; a loss would train by dot product without a word."""
+    wrapped = SimpleNamespace(module=model("cosine"))
+    assert agreed_similarity(wrapped, loss="L") == "cosine"
+    with pytest.raises(ValueError, match="searched by 'cosine'"):
+        agreed_similarity(wrapped, "dot", loss="L")
+
+
 def test_a_loss_may_name_the_similarity_that_the_model_has() -> None:
     """Saying it twice is no contradiction, and a model that states nothing contradicts nobody."""
     for name in ("cosine", "dot"):

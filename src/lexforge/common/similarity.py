@@ -34,8 +34,9 @@ def agreed_similarity(model: object, similarity: object = None, *, loss: str) ->
     """Return the one similarity of training and search, or refuse a loss that would train by another one.
 
     Args:
-        model: The encoder to train. One without a `similarity_fn_name`, or where it is None, agrees with
-            every similarity, and is searched by dot product.
+        model: The encoder to train, wrapped in DistributedDataParallel or not. One without a
+            `similarity_fn_name`, or where it is None, agrees with every similarity, and is searched by dot
+            product.
         similarity: The similarity that the loss was given or is defined on; None takes the model's.
         loss: Name of the loss, for the message.
 
@@ -45,7 +46,7 @@ def agreed_similarity(model: object, similarity: object = None, *, loss: str) ->
     Raises:
         ValueError: If one of the two names is unknown, or the loss and the model name different ones.
     """
-    name = getattr(model, "similarity_fn_name", None)
+    name = getattr(getattr(model, "module", model), "similarity_fn_name", None)
     stated = check_similarity(name) if name else None
     if similarity is None:
         return stated or "dot"
