@@ -187,6 +187,8 @@ def test_errors(tiny_dense, tiny_splade) -> None:
         MomentumEncoder(nn.Identity())
     with pytest.raises(ValueError, match="cannot follow a sharded or another model"):
         MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"model of 2 parameters; received one of 1. Add adapters"):
+        MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(2, 3, bias=False))
 
 
 def test_training_is_train_mode_with_gradients(tiny_dense) -> None:

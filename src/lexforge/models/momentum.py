@@ -126,9 +126,13 @@ class MomentumEncoder:
             self.average.to(device)
 
     def _pairs(self, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
-        pairs: list[tuple[Tensor, Tensor]] = list(
-            zip(self.average.parameters(), model.parameters(), strict=True)
-        )
+        averages, parameters = list(self.average.parameters()), list(model.parameters())
+        if len(averages) != len(parameters):
+            raise ValueError(
+                f"the momentum encoder was built for a model of {len(averages)} parameters; received one of "
+                f"{len(parameters)}. Add adapters and modules to a model before its loss is made"
+            )
+        pairs: list[tuple[Tensor, Tensor]] = list(zip(averages, parameters, strict=True))
         for average, parameter in pairs:
             if average.shape != parameter.shape:
                 raise ValueError(
