@@ -161,9 +161,10 @@ def training_forwards(model: nn.Module) -> list[TrainingForward]:
     """Give the transformers of an encoder a `TrainingForward`, in place, and return those of all of them.
 
     In training on a CPU a batch is cut into pieces of texts of like length, and each piece is as wide as its
-    longest text. The states of the tokens are those of the padded batch up to rounding; those of padding are
-    0. Evaluation, sharded models and graphs that are compiled or exported run as before, and so does training
-    on other devices: on a GPU the flash attention of sentence-transformers skips padding.
+    longest text. The states of the tokens are those of the padded batch up to rounding, unless a transformer
+    lets padding reach them, as ConvBERT, FNet and Nystromformer do; those of padding are 0. Evaluation,
+    sharded models and graphs that are compiled or exported run as before, and so does training on other
+    devices: on a GPU the flash attention of sentence-transformers skips padding.
 
     Args:
         model: Any encoder, wrapped or not.
