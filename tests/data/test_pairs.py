@@ -327,6 +327,21 @@ def test_the_rows_stay_on_the_disk(tmp_path: Path) -> None:
     assert all(Path(file["filename"]).is_file() for file in rows.cache_files)
 
 
+def test_rows_that_another_version_made_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` names its files by the function that makes the rows, and does not see what that calls."""
+    source = str(write(tmp_path, "jsonl", ROWS))
+
+    def file() -> str:
+        return load_training_data(source, []).training_rows().cache_files[0]["filename"]
+
+    made = file()
+    assert file() == made
+    monkeypatch.setattr("lexforge.data.pairs.__version__", "another")
+    assert file() != made
+
+
 def test_the_negatives_of_rows_are_judged(tmp_path: Path) -> None:
     """Mining scripts read the same file as a retrieval set, in which a negative has the grade 0."""
     path = str(write(tmp_path, "jsonl", ROWS))

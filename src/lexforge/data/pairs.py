@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge import __version__
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, DataError
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
@@ -160,6 +161,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
             something else, or if no row is left.
     """
     import datasets
+    from datasets.fingerprint import update_fingerprint
 
     rows, origin = table
     where = origin.name
@@ -186,6 +188,8 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
                     made[name].append(cell)
         return made
 
+    # Without the version, `datasets` would take rows that an earlier one made by other rules.
+    fingerprint = update_fingerprint(rows._fingerprint, convert, {"version": __version__})
     made = rows.map(
         convert,
         batched=True,
@@ -193,7 +197,8 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         remove_columns=rows.column_names,
         features=datasets.Features(features),
         desc=f"rows of {where}",
-        cache_file_name=_cache_file(rows, convert),
+        new_fingerprint=fingerprint,
+        cache_file_name=_cache_file(rows, fingerprint),
     )
     kept, identities = _kept(made, table, roles, width, faults)
     if len(kept) < len(made):
@@ -205,17 +210,15 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     return made.remove_columns([_FAULT, _IDENTITY])
 
 
-def _cache_file(rows: Dataset, convert: Callable[..., Any]) -> str | None:
+def _cache_file(rows: Dataset, fingerprint: str) -> str | None:
     """Return the place for the converted rows of a folder of `save_to_disk`; None leaves it to `datasets`.
 
     `datasets` would write them into that folder, which is the user's and may be read-only.
     """
-    from datasets.fingerprint import update_fingerprint
-
     files = rows.cache_files
     if not files or not (Path(files[0]["filename"]).parent / "state.json").is_file():
         return None
-    return str(cache_folder("tables") / f"{update_fingerprint(rows._fingerprint, convert, {})}.arrow")
+    return str(cache_folder("tables") / f"{fingerprint}.arrow")
 
 
 def _summed(made: Dataset, identities: NDArray[np.int64], kept: NDArray[np.int64]) -> list[float]:

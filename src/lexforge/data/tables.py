@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge import __version__
 from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
@@ -433,9 +434,9 @@ def _csv_options(form: TextForm) -> dict[str, Any]:
 
 
 def _copy_of(path: Path, form: str, suffix: str) -> Path:
-    """Return the place in the cache for a copy of a file in another form."""
+    """Return the place in the cache for a copy of a file in another form, which this version makes."""
     status = path.stat()
-    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
+    key = f"{__version__} {path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
     return cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{suffix}"
 
 
