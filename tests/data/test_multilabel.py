@@ -95,6 +95,7 @@ def test_a_row_without_id_and_split(tmp_path: Path) -> None:
         ({**ROWS[1], "id": "d", "text": " "}, "'d' has no text"),
         ({**ROWS[1], "id": "a"}, "'a' occurs a second time"),
         ({**ROWS[1], "id": "d", "labels": "x"}, "'labels' must be a list of names; received 'x'"),
+        ({**ROWS[1], "id": "d", "labels": [" "]}, r"'labels' must be a list of names; received \[' '\]"),
         ({**ROWS[1], "id": "d", "labels": [1]}, r"'labels' must be a list of names; received \[1\]"),
         ({**ROWS[1], "id": "d", "labels": [""]}, "list of names"),
     ],
@@ -276,6 +277,13 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     lines = [*ROWS[:2], {**ROWS[0], "id": "d", "text": 5}, {**ROWS[0], "id": "e", "labels": {}}]
     with pytest.raises(DataError, match=r"set\.jsonl:3: 'text' must be a string; received 5\nIn all 2 of 4"):
         load_label_sets(str(write(tmp_path / "set.jsonl", lines)), ["train"])
+
+
+def test_white_space_makes_no_other_label(tmp_path: Path) -> None:
+    """Names in lists had their white space kept, those between `|` had not."""
+    rows = [{**ROWS[0], "labels": ["x", "x ", " y"]}, *ROWS[1:]]
+    data = load_label_sets(str(write(tmp_path / "set.jsonl", rows)), ["train"])
+    assert data.split("train")[0].labels == ("x", "y")
 
 
 def test_a_text_among_lists_is_a_mistake(tmp_path: Path) -> None:

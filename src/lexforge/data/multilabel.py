@@ -410,12 +410,13 @@ def load_docstring_topics() -> MultiLabelData:
 
 
 def _checked_labels(labels: object) -> tuple[str, ...]:
-    """Return the label names of one row, each once."""
-    if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
+    """Return the label names of one row without white space at their ends, each once."""
+    if not isinstance(labels, list) or not all(isinstance(name, str) and stripped(name) for name in labels):
         raise DataError(f"'labels' must be a list of names; received {excerpt(labels)}")
     for name in labels:
         require_texts(None, labels=name)
-    return tuple(dict.fromkeys(labels))  # for example, Reuters-21578 names "corn" twice in one story
+    # For example, Reuters-21578 names "corn" twice in one story.
+    return tuple(dict.fromkeys(name.strip() for name in labels))
 
 
 def _known(label_names: Sequence[str]) -> str:
