@@ -15,7 +15,8 @@ test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY 
 # Some machines ask Python not to keep what it compiled. The many processes of the tests would compile the package anew.
 test test-slow test-processors test-oldest test-engines: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint loops format clean
+.PHONY: quickstart test test-slow test-all test-processors test-default-sums test-avx2-sums test-gpu-kernels \
+	test-oldest test-engines docs lint loops format clean
 
 # What it takes to train, measure and search, and nothing else; `make test` adds the developers' tools.
 $(RUNNABLE): pyproject.toml constraints.txt
@@ -74,11 +75,17 @@ test-all: test test-slow
 ROUNDING := tests/kernels/splade_head/test_splade_head.py tests/kernels/splade_head/test_screening.py tests/models/test_fused.py
 test-processors: export ONEDNN_MAX_CPU_ISA = AVX2
 test-processors: export OMP_NUM_THREADS = 1
-# So few tests are done before more workers have read them.
-test-processors: WORKERS := 2
-test-processors: $(INSTALLED)
+# So few tests are done before workers have read them: each target takes one process, and `make --jobs 2` runs two.
+test-processors: WORKERS := 0
+test-processors: test-gpu-kernels test-default-sums test-avx2-sums
+
+test-default-sums: $(INSTALLED)
 	ATEN_CPU_CAPABILITY=default $(BIN)/python $(PYTEST) --head-backend float32 $(ROUNDING)
+
+test-avx2-sums: $(INSTALLED)
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE $(BIN)/python $(PYTEST) --head-backend bfloat16 $(ROUNDING)
+
+test-gpu-kernels: $(INSTALLED)
 	$(BIN)/python $(PYTEST) -m "processors and not slow" tests/kernels
 
 # What touches the interfaces of torch, transformers, sentence-transformers, accelerate and the extras, with their
