@@ -18,11 +18,12 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Router
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
+from lexforge.adapt import Verdict
 from lexforge.commands import adapt, search
 from lexforge.common.types import DataError, Passage
 from lexforge.corpus import encode, open_index
 from lexforge.data import corpus_idf
-from lexforge.evaluation import RetrievalEvaluator
+from lexforge.evaluation import RetrievalEvaluator, RunScores, compare_runs
 from lexforge.models import build_inference_free, build_lexical_backbone, build_splade, scale_head
 from lexforge.runs import Stages
 from lexforge.settings import ADAPT, PRESETS, SourceOptions
@@ -217,6 +218,12 @@ def test_an_adapted_dense_model_is_searched(cfg, tiny_dense, tmp_path: Path, doc
     texts = [path.read_text() for path in documents.iterdir()]
     model = build_splade(cfg.model, max_seq_length=48, device="cpu", texts=texts)
     start = adapt.prepare_start(cfg, ADAPT, model, texts)
+    scores = RunScores({"nDCG@10": 0.5}, {"nDCG@10": {"a": 0.4, "b": 0.6}})
+    verdict = Verdict(True, False, 2, compare_runs(scores, scores)["nDCG@10"], "the start")
+    dense = start._replace(retriever=tiny_dense)  # so small a head counts as trained
+    assert "favour a sparse model over a dense start" in adapt.caution_of(dense, verdict)
+    assert not adapt.caution_of(dense, replace(verdict, judged=True))
+    assert not adapt.caution_of(start, verdict)
     library = adapt.read_library(str(documents), cfg.source, model)
     adapt.keep_and_index(cfg, start, library, Stages(PartialState()), better=True)
     search.main(search.Config(cfg.output / "index", "river flood", k=2))

@@ -271,6 +271,8 @@ def main(cfg: Config) -> None:
         table = {verdict.against: found["before"][name], "the adapted model": found["after"][name]}
         print(f"\n{name.replace('_', ' ')} queries:\n{evaluation.metrics_table(table)}")
     print(f"\n{stages.table()}\n{verdict}")
+    if caution := caution_of(start, verdict):
+        print(caution)
     if not verdict.better:
         kept = "the start" if start.retriever else f"the adapted model, because {cfg.model} is no retriever"
         print(f"{cfg.output / 'model'} is {kept}")
@@ -279,6 +281,17 @@ def main(cfg: Config) -> None:
     print(f"lexforge serve --index {index}")
     if not verdict.better:
         sys.exit(NOT_BETTER)
+
+
+def caution_of(start: Start, verdict: adapt.Verdict) -> str:
+    """Return why the verdict may be wrong about a dense start; "" where there is no such reason."""
+    dense = start.retriever is not None and corpus.vector_type(start.retriever) == "dense"
+    if not (dense and verdict.better) or verdict.judged:
+        return ""
+    return (
+        "held-out pseudo-queries share the words of their passages, so they favour a sparse model over a "
+        "dense start: only judged queries (--judged) tell whether it is better"
+    )
 
 
 def check(cfg: Config) -> None:
