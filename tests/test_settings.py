@@ -174,6 +174,13 @@ def test_a_progress_bar_is_for_a_terminal(
     assert TrainingSettings(precision="fp32").arguments(tmp_path).disable_tqdm is not terminal
 
 
+def test_a_share_of_known_steps_is_a_number_of_steps(tmp_path: Path) -> None:
+    """A checkpoint holds the number, so each resumed run warned that the share is another one."""
+    settings = TrainingSettings(steps=30, precision="fp32", logging_steps=0.05)
+    assert settings.arguments(tmp_path).logging_steps == 2
+    assert replace(settings, steps=None, epochs=2.0).arguments(tmp_path).logging_steps == 0.05
+
+
 def test_any_field_of_the_stock_arguments_can_be_given(tmp_path: Path) -> None:
     """A user passes any field of the stock arguments, of the class that the trainer takes."""
     settings = TrainingSettings(steps=7, precision="fp32", logging_steps=3, seed=7)

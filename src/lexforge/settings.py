@@ -505,6 +505,11 @@ class TrainingSettings:
         from lexforge.common.progress import bars_are_seen
 
         chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
+        logging_steps = self.logging_steps
+        if (
+            logging_steps < 1 and self.steps is not None
+        ):  # checkpoints hold the number
+            logging_steps = math.ceil(self.steps * logging_steps)
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
             "num_train_epochs": PUBLISHED_EPOCHS if self.epochs is None else self.epochs,
@@ -525,7 +530,7 @@ class TrainingSettings:
             "dataloader_pin_memory": torch.accelerator.is_available(),
             "save_steps": self.checkpoint_steps(self.steps),
             "save_total_limit": self.save_total_limit,
-            "logging_steps": self.logging_steps if self.logging_steps < 1 else int(self.logging_steps),
+            "logging_steps": logging_steps if logging_steps < 1 else int(logging_steps),
             # Without this, ranks on CPUs do not find each other.
             "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
