@@ -506,9 +506,7 @@ class TrainingSettings:
 
         chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
         logging_steps = self.logging_steps
-        if (
-            logging_steps < 1 and self.steps is not None
-        ):  # checkpoints hold the number
+        if logging_steps < 1 and self.steps is not None:  # checkpoints hold the number
             logging_steps = math.ceil(self.steps * logging_steps)
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
