@@ -73,11 +73,12 @@ test-all: test test-slow
 # not. Screening in 8 bits needs instructions that these processors lack; `make test` has it where they are there. Then
 # the kernels of a GPU, by Triton's interpreter and its compiler, which need none.
 ROUNDING := tests/kernels/splade_head/test_splade_head.py tests/kernels/splade_head/test_screening.py tests/models/test_fused.py
-test-processors: export ONEDNN_MAX_CPU_ISA = AVX2
-test-processors: export OMP_NUM_THREADS = 1
+PROCESSORS := test-gpu-kernels test-default-sums test-avx2-sums
+$(PROCESSORS): export ONEDNN_MAX_CPU_ISA = AVX2
+$(PROCESSORS): export OMP_NUM_THREADS = 1
 # So few tests are done before workers have read them: each target takes one process, and `make --jobs 2` runs two.
-test-processors: WORKERS := 0
-test-processors: test-gpu-kernels test-default-sums test-avx2-sums
+$(PROCESSORS): WORKERS := 0
+test-processors: $(PROCESSORS)
 
 test-default-sums: $(INSTALLED)
 	ATEN_CPU_CAPABILITY=default $(BIN)/python $(PYTEST) --head-backend float32 $(ROUNDING)

@@ -519,7 +519,6 @@ class TrainingSettings:
             "weight_decay": self.weight_decay,
             "warmup_steps": self.warmup_fraction,
             "lr_scheduler_type": self.lr_scheduler_type,
-            "max_grad_norm": 1.0,
             "bf16": self.precision == "bf16",
             "fp16": self.precision == "fp16",
             "optim": self.optim,

@@ -98,6 +98,12 @@ def test_a_repeated_term_has_the_largest_of_its_weights() -> None:
     torch.testing.assert_close(head(flat)["sentence_embedding"], expected)
 
 
+def test_special_tokens_without_an_embedding_are_no_mistake() -> None:
+    """A tokenizer may have more of them than its encoder; no text holds them."""
+    head = TokenWeights(4, 6, special_token_ids=[0, 9], colbert_dimension=2)
+    assert head.counts.tolist() == [False, True, True, True, True, True]
+
+
 def test_a_token_beyond_the_vocabulary_is_refused(tiny_m3: Path) -> None:
     """A token that was added to the encoder since would be written into the vector of the next text."""
     model = build_splade(tiny_m3, device="cpu")

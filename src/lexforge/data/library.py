@@ -10,7 +10,7 @@ from lexforge.common.command_line import refuse_unread
 from lexforge.common.progress import Progress
 from lexforge.common.text_identity import passage_digest
 from lexforge.common.types import DataError, Passage
-from lexforge.data.formats import detect_by_columns
+from lexforge.data.formats import checked_format
 from lexforge.data.lines import check_new_id, counted, stripped
 from lexforge.data.passages import CountTokens, Cutter, Part
 from lexforge.settings import SourceOptions
@@ -87,7 +87,7 @@ def load_library(
     notes: list[str] = []
     options = options or SourceOptions()
     refuse_unread(options, ["weight_column"], "documents have none")
-    records = detect_by_columns(source, options).titled(source, options, notes)
+    records = checked_format(source, options).titled(source, options, notes)
     with Progress(None, "reading documents") as progress:
         for block in _blocks(_checked(records, shelf)):
             texts = [(title, text) for _, title, text in block]

@@ -26,7 +26,7 @@ from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
 from lexforge.data.splits import missing_split, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
-from lexforge.data.text_tables import usual_columns, usual_name
+from lexforge.data.text_tables import usual_column, usual_name
 from lexforge.settings import MultiLabelOptions, TableOptions
 
 TEXT, LABEL = "text", "label"
@@ -236,7 +236,8 @@ def _headers(*given: str | None) -> tuple[str, ...]:
 
 def _id_cell(record: Mapping[str, Any], default: str | None = None) -> Any:
     """Return the id that a row holds, or else the default."""
-    return next((record[name] for name in usual_columns(("id",), record)), default)
+    column = usual_column("id", record)
+    return default if column is None else record[column]
 
 
 def _records(
@@ -280,7 +281,7 @@ def _label_reader(
         for lists.
     """
     names = list(records[0])
-    if options.labels_column is None and not usual_columns((_LABELS,), names):
+    if options.labels_column is None and usual_column(_LABELS, names) is None:
         others = [name for name in names if name != text and usual_name(name) not in _FIELDS]
         wide = [name for name in others if _mostly_bits(name, records[:100])]
         if wide:

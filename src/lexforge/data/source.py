@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lexforge.common.command_line import refuse_unread
 from lexforge.data.digest import digests
 from lexforge.data.faults import Faults
-from lexforge.data.formats import detect_by_columns, msmarco, texts
+from lexforge.data.formats import checked_format, msmarco, texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData, collect_texts, join_titles, sample_corpus
 from lexforge.data.splits import TEST, TRAIN, missing_shares, unread_splits
@@ -118,7 +118,7 @@ def check_source(source: str, splits: Sequence[str], options: SourceOptions | No
         DataError: If a file lacks a column.
     """
     options = options or SourceOptions()
-    known = detect_by_columns(source, options).split_names(source, options)
+    known = checked_format(source, options).split_names(source, options)
     if known is not None:
         missing_shares(source, known, splits, options.hold_out)
 
@@ -171,7 +171,7 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
     """
     options = options or SourceOptions()
     refuse_unread(options, ["weight_column"], "documents have none")
-    found = detect_by_columns(source, options)
+    found = checked_format(source, options)
     if found is msmarco:  # millions of texts stay on the disk
         return msmarco.collection(source)
     notes: list[str] = []
@@ -241,7 +241,7 @@ def _open(
     """
     faults = Faults(source, options.bad_rows)
     # With a share to hold out, the splits that exist are known only after all have been read.
-    found = detect_by_columns(source, options)
+    found = checked_format(source, options)
     opened = found.open(source, options, None if options.hold_out else splits, faults)
     notes = tuple(faults.finish())
     if isinstance(opened, PairData) and splits is not None:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,6 +84,7 @@ class TextForm(NamedTuple):
         return quoting | ({} if self.delimiter == "," else {"delimiter": self.delimiter})
 
 
+@lru_cache(maxsize=1024)  # the names of JSON lines are asked for again in each line
 def usual_name(name: str) -> str:
     """Return the name of a column as the usual names are written: `Doc ID` as `doc_id`."""
     return re.sub(r"[\s-]+", "_", name.strip().lower())
@@ -101,6 +103,11 @@ def usual_columns(usual: Sequence[str], names: Collection[str]) -> list[str]:
     """
     exact = [name for name in usual if name in names]
     return exact or [name for name in names if usual_name(name) in usual]
+
+
+def usual_column(usual: str, names: Collection[str]) -> str | None:
+    """Return the first column that has one usual name, as `usual_columns` finds it; None where none has."""
+    return next(iter(usual_columns((usual,), names)), None)
 
 
 def ending(path: Path) -> str:

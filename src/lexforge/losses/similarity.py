@@ -70,6 +70,6 @@ def row_lengths(rows: Tensor) -> Tensor:
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Return rows of length 1, in float32 at least; a zero row stays zero, with gradient 0."""
+    """Return rows `[N, D]` scaled to length 1, in float32 at least; a zero row stays, with gradient 0."""
     rows = at_least_float32(rows)
     return rows / row_lengths(rows).unsqueeze(-1)

@@ -64,7 +64,7 @@ class TokenWeights(Module):
         self.sparse_linear = nn.Linear(in_features, 1)
         self.colbert_linear = nn.Linear(in_features, colbert_dimension).requires_grad_(False)
         counts = torch.ones(embedding_dimension, dtype=torch.bool)  # [V], False for special tokens
-        counts[self.special_token_ids] = False
+        counts[[key for key in self.special_token_ids if key < embedding_dimension]] = False
         self.register_buffer("counts", counts, persistent=False)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import split_of_row
 from lexforge.data.tables import read_json_lines
-from lexforge.data.text_tables import SPLIT, ending, usual_columns
+from lexforge.data.text_tables import SPLIT, ending, usual_column
 from lexforge.settings import SourceOptions, TableOptions
 
 
@@ -100,7 +100,7 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     raise DataError(f"{source} {received}; expected {expected}")
 
 
-def detect_by_columns(source: str, options: SourceOptions) -> Format:
+def checked_format(source: str, options: SourceOptions) -> Format:
     """Return the format of a source, and refuse names of columns where there are none.
 
     Args:
@@ -162,7 +162,8 @@ def read_records(
         for number, record in read_json_lines(path, options, faults):
             faults.rows += 1
             where = f"{path}:{number}"
-            split = next((record[name] for name in usual_columns((SPLIT,), record)), None)
+            column = usual_column(SPLIT, record)
+            split = None if column is None else record[column]
             with faults.reading(where):
                 require_texts(None, split="" if split is None else split)
                 yield where, split_of_row(split), record

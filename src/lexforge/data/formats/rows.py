@@ -24,7 +24,7 @@ from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
-from lexforge.data.text_tables import READERS, SPLIT, ending, usual_columns, usual_name
+from lexforge.data.text_tables import READERS, SPLIT, ending, usual_column, usual_name
 from lexforge.settings import SourceOptions, TableOptions
 
 # The columns of rows that hold a document each, in small letters; of several names the first that is there
@@ -150,7 +150,7 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
         if not names:
             return None
         find_roles(str(file), names, columns_of_split(split, options.columns))
-        if file == path and (usual_columns((SPLIT,), names) or _has_split_below(file)):
+        if file == path and (usual_column(SPLIT, names) or _has_split_below(file)):
             return None  # the rows name the splits
     return list(files)
 
@@ -295,7 +295,7 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
 def _refuse_other_split(split: str, table: Table) -> None:
     """Refuse a row of a file in a folder whose column `split` contradicts the name of the file."""
     rows, origin = table
-    column = next(iter(usual_columns((SPLIT,), rows.column_names)), None)
+    column = usual_column(SPLIT, rows.column_names)
     for place, cell in enumerate(() if column is None else rows[column]):
         named = split_of_row(cell)
         if cell and named in {TRAIN, DEV, TEST} - {split}:
@@ -308,7 +308,7 @@ def _refuse_other_split(split: str, table: Table) -> None:
 def _by_split_column(table: Table) -> dict[str, Table]:
     """Return the rows by the value of their column `split`; without it they are the split `train`."""
     rows, origin = table
-    column = next(iter(usual_columns((SPLIT,), rows.column_names)), None)
+    column = usual_column(SPLIT, rows.column_names)
     if column is None:
         return {TRAIN: table}
     values = np.array([split_of_row(value) for value in rows[column]])
