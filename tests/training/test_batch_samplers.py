@@ -68,14 +68,14 @@ def test_all_steps_are_taken_where_most_rows_share_a_text(
     tiny_dense: SentenceTransformer, tmp_path: Path
 ) -> None:
     """The training ended before its last step and its last checkpoint, and a resumed one trained on."""
-    settings = TrainingSettings(steps=25, batch_size=4, learning_rate=1e-3, precision="fp32", save_steps=10)
+    settings = TrainingSettings(steps=8, batch_size=4, learning_rate=1e-3, precision="fp32", save_steps=5)
     args = settings.arguments(tmp_path, SentenceTransformerTrainingArguments)
     given = {"args": args, "train_dataset": answered(40, 4)}
     DenseTrainer(tiny_dense, InfoNCELoss(tiny_dense), **given).train()
-    assert (tmp_path / "checkpoint-25").is_dir()
+    assert (tmp_path / "checkpoint-8").is_dir()
     again = DenseTrainer(tiny_dense, InfoNCELoss(tiny_dense), **given)
-    assert again.train(resume_from_checkpoint=True).global_step == 25
-    assert again.state.global_step == 25
+    assert again.train(resume_from_checkpoint=True).global_step == 8
+    assert again.state.global_step == 8
 
 
 def test_each_row_is_drawn_by_its_share() -> None:
