@@ -96,6 +96,10 @@ def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path, m
     def refused(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    with pytest.raises(TypeError, match="expected a list of texts; received the single text 'sort'"):
+        encode(tiny_dense, "sort", "query")  # whose characters would be encoded
+    with pytest.raises(ValueError, match=r"kind must be one of \('query', 'document'\); received 'queries'"):
+        encode(tiny_dense, ["sort"], "queries")  # with the prompt of documents
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
         CorpusEncoder(TEXTS, 0)
     with pytest.raises(TypeError, match="SparseEncoder or a SentenceTransformer; received Linear"):

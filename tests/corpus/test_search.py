@@ -67,6 +67,8 @@ def test_bad_input_is_refused(tiny_splade, tmp_path: Path) -> None:
     """A blank query, k = 0, another corpus or model: named, never answered."""
     index, source, _ = stored(tiny_splade, tmp_path, "inverted")
     searcher = Searcher(index, tiny_splade, source)
+    with pytest.raises(TypeError, match="expected a list of texts; received the single text 'sort a list'"):
+        searcher.search("sort a list", 3)
     with pytest.raises(ValueError, match=r"must not be blank; received .* as query 2"):
         searcher.search(["file", " \t"], 3)
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):

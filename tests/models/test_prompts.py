@@ -52,6 +52,14 @@ def test_the_saved_prompt_is_the_one_that_encoding_puts_first(
     np.testing.assert_allclose(tiny_dense.encode(text, prompt=""), method("sort a list"), atol=1e-6)
 
 
+def test_a_single_text_and_an_unknown_kind_are_refused(tiny_dense: SentenceTransformer) -> None:
+    """The characters of the text would be encoded, and a query of a mistyped kind as a document."""
+    with pytest.raises(TypeError, match="expected a list of texts; received the single text 'sort'"):
+        encode_kind(tiny_dense, "sort", "query")
+    with pytest.raises(ValueError, match=r"one of \('query', 'document'\); received 'passage'"):
+        encode_kind(tiny_dense, ["sort"], "passage")  # type: ignore[arg-type]
+
+
 def test_each_column_gets_the_prompt_of_its_kind(tiny_dense: SentenceTransformer) -> None:
     """Pairs of sentences are neither queries nor documents: `model.encode` measures them. A model whose
     queries are trained without their prompt would be searched otherwise than it was trained.

@@ -123,6 +123,12 @@ def test_refusals(arguments: dict, message: str) -> None:
         BM25Index.build(TEXTS, IDS).search(["cat"], 0)
 
 
+def test_a_single_text_is_refused() -> None:
+    """Each of its characters would be searched as a query."""
+    with pytest.raises(TypeError, match="expected a list of texts; received the single text 'the cat'"):
+        BM25Index.build(TEXTS, IDS).search("the cat", 10)
+
+
 def test_it_is_quiet(capfd: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture) -> None:
     """bm25s shows progress bars and sets its own logger to DEBUG when it is imported."""
     with caplog.at_level(logging.INFO):

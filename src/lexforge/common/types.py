@@ -44,6 +44,16 @@ class Embeddings(Protocol):
         ...
 
 
+def check_texts(texts: object) -> None:
+    """Refuse a single text in the place of a list of texts, because its characters would be taken for texts.
+
+    Raises:
+        TypeError: If it is a string.
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"expected a list of texts; received the single text {texts!r}")
+
+
 def joined(title: str, text: str) -> str:
     """Return title and text joined by a space, as BEIR searches them, without white space at the ends."""
     return f"{title} {text}".strip()

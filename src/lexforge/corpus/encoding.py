@@ -21,7 +21,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.progress import Progress
 from lexforge.common.samples import evenly_spaced
 from lexforge.common.text_identity import text_digest
-from lexforge.common.types import TextKind
+from lexforge.common.types import TextKind, check_texts
 from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint
@@ -87,10 +87,11 @@ def encode(
         row i is the vector of `texts[i]`.
 
     Raises:
-        TypeError: If the model is neither.
-        ValueError: If there is no text, `batch_size` is below 1, the processor has no instructions for the
-            precision, or a vector is not finite.
+        TypeError: If the model is neither, or `texts` is a single string instead of a list.
+        ValueError: If there is no text, the kind is unknown, `batch_size` is below 1, the processor has no
+            instructions for the precision, or a vector is not finite.
     """
+    check_texts(texts)
     check_batch_size(batch_size)
     is_sparse = vector_type(model) == "sparse"
     check_precision(precision, model.device)

@@ -13,7 +13,7 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.common.types import Passage
+from lexforge.common.types import Passage, check_texts
 from lexforge.corpus.encoding import Vectors, encode
 from lexforge.corpus.own_tokens import own_tokens
 from lexforge.corpus.stored_index import Source, open_index
@@ -123,6 +123,7 @@ class Searcher:
             The hits of each query, best first.
 
         Raises:
+            TypeError: If `queries` is a single string instead of a list.
             ValueError: If there is no query, a query is blank, or k is below 1.
         """
         return [answer.hits for answer in self.answer(queries, k)]
@@ -141,8 +142,10 @@ class Searcher:
             The terms and the hits of each query.
 
         Raises:
+            TypeError: If `queries` is a single string instead of a list.
             ValueError: If there is no query, a query is blank, or k is below 1.
         """
+        check_texts(queries)
         for number, text in enumerate(queries, start=1):
             if not text.strip():
                 raise ValueError(f"a query must not be blank; received {text!r} as query {number}")

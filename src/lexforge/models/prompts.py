@@ -8,7 +8,14 @@ from typing import Any
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, TextKind
+from lexforge.common.types import (
+    NEGATIVE_COLUMN,
+    POSITIVE_COLUMNS,
+    QUERY_COLUMNS,
+    TEXT_KINDS,
+    TextKind,
+    check_texts,
+)
 
 # The names under which models save the prompt of their documents; sentence-transformers knows the same three.
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
@@ -27,7 +34,12 @@ def saved_prompt(model: BaseModel, kind: TextKind | None) -> str:
 
     Returns:
         The prompt; an empty string where the model has none.
+
+    Raises:
+        ValueError: If the kind is unknown.
     """
+    if kind is not None and kind not in TEXT_KINDS:
+        raise ValueError(f"kind must be one of {TEXT_KINDS}; received {kind!r}")
     names = {"query": ("query",), "document": _DOCUMENT_PROMPTS}.get(kind or "", ())
     for name in names:
         if prompt := model.prompts.get(name):
@@ -66,7 +78,12 @@ def encode_kind(
 
     Returns:
         What the model's method returns.
+
+    Raises:
+        TypeError: If `texts` is a single string instead of a list.
+        ValueError: If the kind is unknown.
     """
+    check_texts(texts)
     encode = model.encode_query if kind == "query" else model.encode_document
     return encode(list(texts), prompt=saved_prompt(model, kind), **options)
 

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from lexforge.common.cjk import mostly_cjk
 from lexforge.common.progress import Progress
+from lexforge.common.types import check_texts
 from lexforge.common.words import words
 from lexforge.retrieval.base import Hits, check_ids, check_k
 from lexforge.retrieval.inverted import InvertedIndex
@@ -89,6 +90,7 @@ class BM25Index:
             The hits; a query without a token of the corpus has none.
 
         Raises:
+            TypeError: If `texts` is a single string instead of a list.
             ValueError: If k is below 1.
         """
         wanted = check_k(k)
@@ -102,7 +104,11 @@ class BM25Index:
 
         Returns:
             CSR `[Q, tokens] float32`: how often each token of the corpus occurs in each query.
+
+        Raises:
+            TypeError: If `texts` is a single string instead of a list.
         """
+        check_texts(texts)
         columns: list[int] = []
         counts: list[int] = []
         ends = [0]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
-from lexforge.common.types import TEXT_KINDS, DataError, TextKind
+from lexforge.common.types import TEXT_KINDS, DataError, TextKind, check_texts
 from lexforge.data.columns import text_columns, text_kind
 from lexforge.storage.blocks import BlockCache, Keys, hash_keys
 from lexforge.storage.files import cache_folder
@@ -198,8 +198,7 @@ class TeacherCache:
             ValueError: If the kind is unknown.
             KeyError: If a text is not in the cache with this kind.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"expected a list of texts; received the single text {texts!r}")
+        check_texts(texts)
         if kind not in TEXT_KINDS:
             raise ValueError(f"kind must be one of {TEXT_KINDS}; received {kind!r}")
         keys = _keys(texts, kind)
