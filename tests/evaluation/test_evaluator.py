@@ -232,6 +232,7 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
         ({"qrels": {}}, "must judge at least one query; received none"),
         ({"qrels": {"q0": {}}}, "must judge at least one query; received none"),
         ({"qrels": {"nobody": {"d0": 1}}}, "name query 'nobody'"),
+        ({"qrels": {"q0": {"d0"}}}, "judgements of query 'q0' must be a dictionary, .*; received set"),
         ({"qrels": {"q0": {"nothing": 1}}}, "of query 'q0' name document 'nothing'"),
         ({"corpus": {"d0": Passage("", "x", "d0"), "d1": "x"}}, "received 1 passages among 2"),
         ({"corpus": {"p": Passage("", "x", "d9")}}, "name document 'd"),

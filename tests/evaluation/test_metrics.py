@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from scipy import stats
 from warm_processes import WarmProcesses
 
 from lexforge.evaluation import RunScores, compare_runs, evaluate_run, read_scores, score_run, write_scores
 from lexforge.evaluation.metrics import check_metrics
+from lexforge.retrieval import Hits
 
 QRELS = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"a": 1}}
 
@@ -125,6 +127,26 @@ def test_empty_and_nan_input(run, qrels, metrics, message: str) -> None:
         evaluate_run(run, qrels, metrics)
 
 
+@pytest.mark.parametrize(
+    ("run", "qrels", "message"),
+    [
+        (pandas.DataFrame({"q1": ["a"]}), QRELS, "the run must be a dictionary, .*; received DataFrame"),
+        (Hits([["a"]], [np.ones(1, np.float32)]), QRELS, "the run must be a dictionary, .*; received Hits"),
+        (
+            {"q1": ["a"]},
+            QRELS,
+            "the run of query 'q1' must be a dictionary, document -> score; received list",
+        ),
+        ({}, {"q1": {"a"}}, "judgements of query 'q1' must be a dictionary, document -> grade; received set"),
+        ({}, pandas.DataFrame({"q1": [1]}), "the judgements must be a dictionary, .*; received DataFrame"),
+    ],
+)
+def test_other_forms_of_a_run_and_of_judgements_are_refused(run, qrels, message: str) -> None:
+    """A table in the place of the run would be a run without any query, and every measure 0."""
+    with pytest.raises(ValueError, match=message):
+        evaluate_run(run, qrels)
+
+
 @pytest.mark.parametrize("grade", [10_000, -10_000, 2**31 - 1, 2**40, 1.5, float("nan"), "1", None])
 def test_a_grade_that_trec_eval_cannot_hold_is_refused(grade) -> None:
     """It answers with 0, with gigabytes or with the death of the process."""
@@ -173,6 +195,8 @@ def test_cutoffs_are_within_the_documents_that_are_retrieved() -> None:
         check_metrics(["AP", "RR(rel=2)@7"], 6)
     with pytest.raises(TypeError, match=r"a list of names; received the text 'nDCG@10'"):
         check_metrics("nDCG@10", 10)
+    with pytest.raises(TypeError, match=r"a list of names; received the text 'nDCG@10'"):
+        evaluate_run({}, QRELS, "nDCG@10")
 
 
 def test_the_paired_test_by_its_formula() -> None:

@@ -117,9 +117,9 @@ class RetrievalEvaluator(BaseEvaluator):
         self.k = check_k(k)
         texts, self._document_of = _texts_and_documents(corpus)
         documents = texts if self._document_of is None else set(self._document_of.values())
-        _check_data(queries, texts, documents, qrels)
-        check_metrics(metrics, self.k)
         self.qrels = check_qrels(qrels)
+        _check_data(queries, texts, documents, self.qrels)
+        check_metrics(metrics, self.k)
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]
         self.document_ids = list(texts)
@@ -376,7 +376,7 @@ def _check_data(
 
     Raises:
         ValueError: If the corpus or the judgements are empty, an id or a text is not a string, or the
-            judgements are no dictionaries or name an unknown query or document.
+            judgements name an unknown query or document.
     """
     if not texts:
         raise ValueError("the corpus must hold at least one document; received none")
@@ -391,11 +391,6 @@ def _check_data(
     for query, judged in qrels.items():
         if query not in queries:
             raise ValueError(f"the judgements name query {query!r}, which is not among the queries")
-        if not isinstance(judged, Mapping):
-            raise ValueError(
-                f"the judgements of query {query!r} must be a dictionary, document -> grade; received "
-                f"{type(judged).__name__}"
-            )
         for document in judged:
             if document not in documents:
                 raise ValueError(

@@ -63,8 +63,9 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         `{measure: mean}`.
 
     Raises:
-        ValueError: If no query is judged, a grade is not an integer from -9999 to 9999, a measure is unknown,
-            or a score is NaN.
+        ValueError: If the run, the judgements or those of a query are no dictionaries, no query is judged, a
+            grade is not an integer from -9999 to 9999, a measure is unknown, or a score is NaN.
+        TypeError: If the measures are one text.
     """
     return score_run(run, qrels, metrics).mean
 
@@ -82,18 +83,20 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
 
     Raises:
         ValueError: If `evaluate_run` would refuse the arguments.
+        TypeError: If the measures are one text.
     """
-    if not qrels:
+    _check_dictionary("the run", "query -> document -> score", run)
+    grades = check_qrels(qrels)
+    if not grades:
         raise ValueError("the judgements must judge at least one query; received none")
-    if not metrics:
-        raise ValueError("metrics must name at least one measure; received none")
+    _check_names(metrics)
     names: dict[Any, list[str]] = {}  # measure -> all its names in `metrics`, such as RR@10 and MRR@10
     for name in metrics:
         names.setdefault(parse_metric(name), []).append(name)
     # trec_eval writes before the start of an array where a grade is below -1, as TREC Web's -2 for junk is.
     judged = {
         query: {document: max(grade, -1) for document, grade in documents.items()}
-        for query, documents in check_qrels(qrels).items()
+        for query, documents in grades.items()
     }
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
     # ir-measures leaves out a query that the run lacks; it stays at 0 here.
@@ -109,8 +112,12 @@ def check_qrels(qrels: Qrels) -> Qrels:
     """Return the judgements with their grades as integers.
 
     Raises:
-        ValueError: If a grade is not an integer from -9999 to 9999.
+        ValueError: If they or those of a query are no dictionaries, or a grade is not an integer from -9999
+            to 9999.
     """
+    _check_dictionary("the judgements", "query -> document -> grade", qrels)
+    for query, documents in qrels.items():
+        _check_dictionary(f"the judgements of query {query!r}", "document -> grade", documents)
     return {
         query: {
             document: check_grade(f"query {query!r}, document {document!r}", grade)
@@ -275,10 +282,7 @@ def check_metrics(metrics: Sequence[str], k: int) -> None:
         TypeError: If the names are one text.
     """
     wanted = check_k(k)
-    if isinstance(metrics, str):
-        raise TypeError(f"metrics must be a list of names; received the text {metrics!r}")
-    if not metrics:
-        raise ValueError("metrics must name at least one measure; received none")
+    _check_names(metrics)
     for name in metrics:
         if parse_metric(name).params.get("cutoff", 0) > wanted:  # a measure without a cutoff counts all ranks
             raise ValueError(f"the cutoff of measure {name!r} must be at most k; received k = {wanted}")
@@ -301,12 +305,25 @@ def measures_below(metrics: Sequence[str], depth: int) -> list[str]:
     return [name for name, cutoff in cutoffs.items() if cutoff is None or cutoff > depth]
 
 
+def _check_names(metrics: Sequence[str]) -> None:
+    if isinstance(metrics, str):
+        raise TypeError(f"metrics must be a list of names; received the text {metrics!r}")
+    if not metrics:
+        raise ValueError("metrics must name at least one measure; received none")
+
+
+def _check_dictionary(what: str, content: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{what} must be a dictionary, {content}; received {type(given).__name__}")
+
+
 def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
     """Return the documents in the same order with distinct scores, because tools break ties differently.
 
     Raises:
-        ValueError: If a score is NaN.
+        ValueError: If the documents are no dictionary, or a score is NaN.
     """
+    _check_dictionary(f"the run of query {query!r}", "document -> score", documents)
     for document, score in documents.items():
         if math.isnan(score):
             raise ValueError(f"the run scores document {document!r} of query {query!r} as NaN")
