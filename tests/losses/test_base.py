@@ -6,11 +6,22 @@ import copy
 
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.losses import GISTEmbedLoss
+from sentence_transformers.sparse_encoder.losses import SparseCoSENTLoss
 from torch import nn
 
-from lexforge.losses import load_loss_tensors, loss_parameters, loss_tensors
+from lexforge.losses import (
+    CoSENTLoss,
+    HCLLoss,
+    InfoNCELoss,
+    MoCoLoss,
+    NeuralSparseLoss,
+    NWSLoss,
+    load_loss_tensors,
+    loss_parameters,
+    loss_tensors,
+)
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss
 from lexforge.models import MomentumEncoder
 
@@ -72,6 +83,25 @@ def test_embeddings_of_another_loss_come_without_features() -> None:
     embeddings = [torch.ones(2, 3), torch.ones(2, 3)]
     loss.compute_loss_from_embeddings(embeddings)
     assert loss.received == (embeddings, None, None)
+
+
+@pytest.mark.parametrize("make", [CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss])
+def test_a_similarity_that_the_model_got_later_is_refused(make, tiny_dense: SentenceTransformer) -> None:
+    """The model would be trained by one similarity and saved with another one."""
+    arguments = {"label_similarity": torch.eye(2), "aggregate": "mean"} if make is NWSLoss else {}
+    loss = make(tiny_dense, **arguments)
+    tiny_dense.similarity_fn_name = "dot"
+    texts = [tiny_dense.preprocess(["sort a list", "open a file"])] * (1 if make is NWSLoss else 2)
+    with pytest.raises(ValueError, match=f"{make.__name__} trains by 'cosine', .* searched by 'dot'"):
+        loss(texts, torch.eye(2) if make is NWSLoss else torch.tensor([0.0, 1.0]))
+
+
+def test_a_loss_of_sentence_transformers_may_give_it(tiny_splade: SparseEncoder) -> None:
+    """SparseCoSENTLoss makes the cosine the similarity of the model that it is made with."""
+    loss = NeuralSparseLoss(tiny_splade, self_reconstruction_weight=0.0, distillation_weight=0.0)
+    SparseCoSENTLoss(tiny_splade)
+    with pytest.raises(ValueError, match=r"NeuralSparseLoss trains by 'dot', .* searched by 'cosine'"):
+        loss([tiny_splade.preprocess(["sort a list", "open a file"])] * 2)
 
 
 def test_the_model_is_the_child_of_that_name() -> None:

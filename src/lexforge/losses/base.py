@@ -10,6 +10,7 @@ from sentence_transformers.base.model import BaseModel
 from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
+from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.gradient_cache import (
     Features,
     MiniBatchSize,
@@ -52,12 +53,15 @@ class EmbeddingLoss(nn.Module):
         gather_across_devices: Whether the rows of a batch are compared with those of all ranks.
 
     Attributes:
+        similarity: What the loss trains by, which must still be the model's when a batch comes; None for a
+            loss that compares no texts.
         card_settings: Names of the attributes that a model card shows, beside `mini_batch_size`.
         once_per_batch: Whether the loss must be computed once for a batch, because it compares with vectors
             of its own that are kept between batches.
         metrics: Detached 0-dim values of the last call that are logged and not trained on.
     """
 
+    similarity: Similarity | None = None
     once_per_batch = False
     card_settings: ClassVar[tuple[str, ...]] = ()
 
@@ -90,7 +94,7 @@ class EmbeddingLoss(nn.Module):
 
         Raises:
             ValueError: If the loss cannot be computed several times for a batch, and the loss that wraps it
-                does so.
+                does so, or if the model has got another similarity since the loss was made.
         """
         features = list(sentence_features)
         repeated = _is_repeated(self.model)
@@ -185,6 +189,9 @@ class EmbeddingLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         if not embeddings:
             raise ValueError(f"{type(self).__name__} needs at least one text column; received none")
+        # Made after this one, a loss such as SparseCoSENTLoss gives the model its own similarity.
+        if self.similarity is not None:
+            agreed_similarity(self.model, self.similarity, loss=type(self).__name__)
         with torch.autocast(embeddings[0].device.type, enabled=False):
             return self.compute_loss([at_least_float32(rows) for rows in embeddings], features, labels)
 

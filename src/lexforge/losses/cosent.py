@@ -93,6 +93,7 @@ class CoSENTLoss(EmbeddingLoss):
     Source: docs/losses.md, section 11; Huang et al. 2024.
     """
 
+    similarity: Similarity
     card_settings = ("scale", "similarity", "gather_across_devices")
 
     def __init__(

@@ -207,7 +207,7 @@ class HCLLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices)
         check_hcl(temperature, tau_plus, beta, estimator)
-        agreed_similarity(model, "cosine", loss="HCLLoss")
+        self.similarity = agreed_similarity(model, "cosine", loss="HCLLoss")
         self.temperature = temperature
         self.tau_plus = tau_plus
         self.beta = beta

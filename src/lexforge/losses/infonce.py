@@ -135,6 +135,7 @@ class InfoNCELoss(EmbeddingLoss):
     negatives: Henderson et al. 2017 (arXiv 1705.00652).
     """
 
+    similarity: Similarity
     card_settings = ("temperature", "similarity", "symmetric", "gather_across_devices")
 
     def __init__(

@@ -119,7 +119,7 @@ class MoCoLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices=True)
         check_temperature(temperature)
-        agreed_similarity(model, "cosine", loss="MoCoLoss")
+        self.similarity = agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
         self.momentum_encoder = MomentumEncoder(model, momentum)
         self.queue = KeyQueue(queue_size, embedding_dimension(model), with_texts=True)

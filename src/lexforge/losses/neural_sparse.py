@@ -84,6 +84,7 @@ class NeuralSparseLoss(EmbeddingLoss):
     Source: docs/losses.md, sections 1 to 8.
     """
 
+    similarity: Similarity
     card_settings = ("similarity", "gather_across_devices", "teacher_similarity")
     penalty_weights: Tensor | None
     special_token_ids: Tensor

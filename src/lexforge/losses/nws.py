@@ -301,7 +301,7 @@ class NWSLoss(EmbeddingLoss):
                 "use_keys=False and use_prototypes=False"
             )
         check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
-        agreed_similarity(model, "cosine", loss="NWSLoss")
+        self.similarity = agreed_similarity(model, "cosine", loss="NWSLoss")
         similarity = torch.as_tensor(label_similarity, dtype=torch.float32)
         check_label_similarity(similarity)
         self.register_buffer("label_similarity", similarity, persistent=False)
