@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
@@ -42,6 +44,15 @@ def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense) -> None:
     alone = np.stack([tiny_dense.encode(text) for text in SEVERAL_BLOCKS])
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
+
+
+@pytest.mark.parametrize("of", [np.array, lambda texts: Dataset.from_dict({"text": texts})["text"]])
+def test_an_array_or_a_column_of_texts_is_encoded_as_a_list(of: Any, tiny_dense) -> None:
+    """sentence-transformers takes them as well; the truth value of an array is an error of numpy."""
+    texts = ["a long list of words to sort", "sort"]
+    np.testing.assert_array_equal(
+        encode(tiny_dense, of(texts), "document"), encode(tiny_dense, texts, "document")
+    )
 
 
 @pytest.mark.parametrize("name", ["tiny_splade", "tiny_dense"])
