@@ -35,6 +35,7 @@ the last checkpoint. `--plan` takes a few steps, tells what the run would take, 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -369,7 +370,7 @@ def main(cfg: Config) -> None:
         examples=(
             f"\nThe classifier of the loss gives a label from the score {threshold:.4g} on, chosen on dev: "
             f"micro F1 {dev_f1['micro_f1']:.4f} and macro F1 {dev_f1['macro_f1']:.4f} there.\n"
-            f"lexforge predict --model {cfg.output_dir} --texts FILE"
+            f"lexforge predict --model {shlex.quote(str(cfg.output_dir))} --texts FILE"
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,9 @@ def test_a_finished_run_is_compared_by_what_it_found(
 
     config = replace(config, model=broken)  # what is refused is refused before anything is encoded
     (other / "config.json").write_text('{"eval_documents": 1000}')
-    with pytest.raises(ValueError, match=r"a run has searched a sample \(--eval-documents 1000\)"):
+    sampled = r"a run has searched a sample \(--eval-documents 1000\)"
+    pasted = rf"--model '{re.escape(str(other))}' --run other\.trec in the place of --compare"
+    with pytest.raises(ValueError, match=f"{sampled}.*{pasted}"):
         evaluate.main(replace(config, compare=other))
     (other / "run.trec").unlink()
     with pytest.raises(
@@ -248,9 +251,9 @@ def test_queries_that_a_file_does_not_rank_are_told(folder, tmp_path: Path, tiny
 
 def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path) -> None:
     """It is the folder that `--model` takes; `--compare` reads what stands above it."""
-    run = finished(tmp_path / "run", folder)
+    run = finished(tmp_path / "a run", folder)
     (run / "model").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"the folder above it is one: --compare .*run$"):
+    with pytest.raises(FileNotFoundError, match=r"the folder above it is one: --compare '.*/a run'$"):
         evaluate.main(evaluate.Config("./no-such-model", str(folder), compare=run / "model"))
 
 

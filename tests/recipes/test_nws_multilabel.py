@@ -90,8 +90,8 @@ def flags(file: Path, model: Path, run: Path) -> list[str]:
 def test_the_command_trains_evaluates_and_leaves_its_records(
     warm: WarmProcesses, file: Path, tiny_checkpoint: Path
 ) -> None:
-    """With flags, in its own process; the model loads where lexforge is not."""
-    run = file.parent / "run"
+    """With flags, in its own process; the model loads without lexforge, and what is printed can be pasted."""
+    run = file.parent / "a run"
     done = warm.completed(RECIPE, *flags(file, tiny_checkpoint, run))
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = json.loads((run / "metrics.json").read_text())
@@ -107,7 +107,7 @@ def test_the_command_trains_evaluates_and_leaves_its_records(
     assert "torch" in json.loads((run / "env.json").read_text())["versions"]
     assert (run / "checkpoint-2" / "run_state.safetensors").is_file()
     assert "The loss may rise until the queue of 16 texts is full" in done.stdout
-    assert f"lexforge predict --model {run} --texts FILE" in done.stdout
+    assert f"lexforge predict --model '{run}' --texts FILE" in done.stdout
     check_prediction(run, file, metrics["trained"])
     code = (
         "import sys; sys.modules['lexforge'] = None\n"

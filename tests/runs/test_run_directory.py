@@ -147,13 +147,13 @@ def test_a_run_is_resumed_by_another_path_of_its_folder(tmp_path: Path, monkeypa
 
 def test_a_run_that_is_to_go_on_for_longer_is_told_how(tmp_path: Path) -> None:
     """Its schedule and the averages over its steps are those of its length, so its model starts a new run."""
-    run = tmp_path / "run"
+    run = tmp_path / "a run"
     claim(run, train={"steps": 200})
     message = r"train\.steps was 200 and is now 400\. .* To train further, "
     with pytest.raises(ValueError, match=message + "resume it without this change to its end, then give"):
         claim(run, train={"steps": 400}, resume=True)
     (run / "model").mkdir()
-    with pytest.raises(ValueError, match=message + f"give .* --model {re.escape(str(run / 'model'))}$"):
+    with pytest.raises(ValueError, match=message + f"give .* --model '{re.escape(str(run / 'model'))}'$"):
         claim(run, train={"steps": 400}, resume=True)
     assert json.loads((run / "config.json").read_text()) == {"train": {"steps": 200}, "resume": False}
 

@@ -16,6 +16,7 @@ divides them, and a document is as good as its best passage.
 from __future__ import annotations
 
 import json as jsonlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,13 +78,16 @@ def compared_run(path: Path, cfg: Config, loaded: data.RetrievalData) -> Path:
     if not file.is_file():
         hint = ""
         if (path.parent / file.name).is_file():
-            hint = f"; the folder above it is one: --compare {path.parent}"
+            hint = f"; the folder above it is one: --compare {shlex.quote(str(path.parent))}"
         raise FileNotFoundError(
             f"{path} holds no {file.name}: it is no directory of a retrieval run that has measured its "
             f"model{hint}"
         )
     settings = read_json(path / "config.json") or {}
-    remedy = f"measure its model, and compare with that: lexforge evaluate --model {path} --run other.trec"
+    remedy = (
+        f"measure its model by this command with --model {shlex.quote(str(path))} --run other.trec in the "
+        "place of --compare, and compare with other.trec"
+    )
     sample = settings.get("eval_documents")
     if sample is not None:
         raise ValueError(

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -124,7 +125,7 @@ def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
             raise ValueError(
                 f"cannot resume {folder}: {'; '.join(differences)}. A resumed run ends as if it had never "
                 f"been stopped, so its settings stay, also the number of its steps. To train further, {first}"
-                f"give its model to a new run in another directory: --model {model}"
+                f"give its model to a new run in another directory: --model {shlex.quote(str(model))}"
             )
     elif folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file, and a run is a folder; choose another output directory")
