@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lexforge
+from lexforge.kernels import parallel
 
 
 @pytest.mark.parametrize(
@@ -79,3 +81,14 @@ def test_a_loop_is_compiled_anew_where_what_it_calls_has_changed(tmp_path: Path)
         )
         found.append(done.stdout.split())
     assert found == [["1", "0"], ["1", "1"], ["2", "0"]]  # a version that is known is read, and not compiled
+
+
+def test_a_cache_that_nobody_may_write_is_one_clear_error(tmp_path: Path, monkeypatch) -> None:
+    """An image whose cache another user had filled ended each command with a traceback of numba."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "file" / "loops"))
+    place: dict[str, Any] = {}  # a function of a file beside which nobody can write either
+    exec(compile("def loop(): return 0", "/proc/self/status", "exec"), place)
+    with pytest.raises(PermissionError, match=rf"{tmp_path}/file/loops/loops-\w+, .* NUMBA_CACHE_DIR names"):
+        parallel.inner(place["loop"])

@@ -123,11 +123,21 @@ def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Call
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile a function at its first call, and keep the result for later processes."""
+    """Compile a function at its first call, and keep the result for later processes.
+
+    Raises:
+        PermissionError: If nothing can be written where the result would be kept.
+    """
     chosen = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _folder_of_this_version(chosen)  # is read here, and not at the first call
+    folder = _folder_of_this_version(chosen)
+    numba.config.CACHE_DIR = folder  # is read here, and not at the first call
     try:
         compiled: Callable[..., Any] = numba.njit(function, cache=True, **options)
+    except RuntimeError as error:  # here numba looks for a folder, and compiles nothing yet
+        raise PermissionError(
+            f"no file can be written in {folder}, where compiled loops are kept; the environment variable "
+            "NUMBA_CACHE_DIR names another folder"
+        ) from error
     finally:
         numba.config.CACHE_DIR = chosen
     return compiled
