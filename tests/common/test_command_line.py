@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -102,6 +103,19 @@ def test_a_pipe_of_something_else_that_broke_is_told() -> None:
     with pytest.raises(SystemExit) as ended, one_line_errors(debug=False):
         raise BrokenPipeError(32, "Broken pipe")
     assert str(ended.value.code).startswith("error: [Errno 32] Broken pipe")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback() -> None:
+    """It printed thirty lines of Python; a shell still sees the signal, and ends its loop too."""
+    code = (
+        "import signal\n"
+        "from lexforge.common.command_line import one_line_errors\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none\n"
+        "with one_line_errors(debug=False):\n"
+        "    signal.raise_signal(signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (-signal.SIGINT, "")
 
 
 def test_an_error_of_the_program_keeps_its_traceback() -> None:

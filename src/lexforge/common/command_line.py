@@ -173,10 +173,13 @@ def program_name() -> str:
 def one_line_errors(*, debug: bool) -> Iterator[None]:
     """A block in which one of `MISTAKES` ends the process with one line, or a list of what is wrong in data.
 
+    Ctrl-C ends it without a line: whoever presses it knows why the process has ended.
+
     Args:
         debug: Whether such an error passes on with its traceback instead.
 
     Raises:
+        KeyboardInterrupt: After Ctrl-C.
         SystemExit: If the block raised one of `MISTAKES` and `debug` is not set, or if nobody reads what it
             prints any more, as after `| head`.
     """
@@ -193,6 +196,10 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
         shown = [printable(line) for line in [*lines, *getattr(error, "__notes__", ())]]
         message = "\n".join(shown) or type(error).__name__
         sys.exit(f"error: {message} (--debug shows the traceback)")
+    except KeyboardInterrupt:
+        if not debug:
+            sys.excepthook = lambda *_: None  # Python then ends by the signal itself, as a shell expects
+        raise
 
 
 def _nobody_reads_the_output() -> bool:
