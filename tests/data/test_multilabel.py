@@ -319,6 +319,15 @@ def test_texts_of_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     assert caplog.messages[0] == f"{path}: 3 of 5 rows are bad and left out:"
 
 
+@pytest.mark.parametrize("name", ["notes.md", "missing.txt"])
+def test_other_files_of_texts_are_refused_and_txt_is_named(tmp_path: Path, name: str) -> None:
+    """The error listed tables and the hub alone, and not the form that the manual names first."""
+    (tmp_path / "notes.md").write_text("one\n")
+    with pytest.raises((DataError, FileNotFoundError), match="; expected hf:") as caught:
+        load_texts(str(tmp_path / name))
+    assert caught.value.__notes__ == ["a .txt file with one text per line is taken too"]
+
+
 def test_the_ids_of_pandas_keep_their_digits(tmp_path: Path) -> None:
     """It makes 3.0 of 3 where another id is missing, and the labels that `predict` wrote fitted no row."""
     import pyarrow

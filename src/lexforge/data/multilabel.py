@@ -20,7 +20,7 @@ from typing import Any
 from lexforge.common.types import DataError
 from lexforge.data.digest import digests
 from lexforge.data.faults import BLANK, Faults
-from lexforge.data.formats import detect_rows, docstrings, read_records
+from lexforge.data.formats import OF_ROWS, detect, detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
@@ -209,6 +209,11 @@ def load_texts(
             else:
                 faults.told("blank lines, which are left out", f"{source}:{number}")
     else:
+        try:
+            detect(source, OF_ROWS)
+        except (FileNotFoundError, DataError) as error:
+            error.add_note("a .txt file with one text per line is taken too")
+            raise
         column = ""
         for where, _, record in read_records(source, _headers(text_column), options, faults):
             # The first row says which column holds the texts; a later row without it is a bad one.
