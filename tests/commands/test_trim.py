@@ -160,7 +160,7 @@ def test_idf_shifts_the_bias_before_the_level_is_found(model: Path, folder: Path
 def test_a_wrong_shift_is_refused_before_the_model_is_loaded(tmp_path: Path, bias: float) -> None:
     """By what was received."""
     with pytest.raises(ValueError, match=f"--idf-bias .* received {bias}"):
-        trim.main(config(tmp_path / "none", tmp_path, tmp_path / "out", idf_bias=bias))
+        trim.main(config(tmp_path / "none", tmp_path / "data", tmp_path / "out", idf_bias=bias))
 
 
 def test_the_split_is_dev_unless_another_one_is_named(
@@ -337,6 +337,15 @@ def test_an_output_folder_that_holds_something_is_refused_before_any_work(
     with pytest.raises(FileExistsError, match="not an empty directory"):
         trim.main(config(model, folder, tmp_path / "out"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_in_the_documents_is_refused_before_any_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card of the model was read as one more document by the next command."""
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(ValueError, match=r"must not lie in the documents, .* received data/a in \./data"):
+        trim.main(config(Path("no-such-model"), Path("./data"), Path("data/a"), documents="./data"))
 
 
 def test_a_dense_model_and_a_bare_encoder_are_refused(

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from lexforge import adapt, corpus, data, evaluation, models, retrieval, runs, sparsity, teachers, training
-from lexforge.commands.index import read_library
+from lexforge.commands.index import check_apart, read_library
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.columns import text_kind
@@ -299,11 +299,7 @@ def check(cfg: Config) -> None:
     detect(cfg.documents)
     data.check_language(cfg.language)
     check_wanted_terms(document_terms=cfg.document_terms)
-    if cfg.output.resolve().is_relative_to(Path(cfg.documents).resolve()):
-        raise ValueError(
-            "--output must not lie in the documents, which would grow by its files; received "
-            f"{cfg.output} in {cfg.documents}"
-        )
+    check_apart(cfg.output, cfg.documents)
     if repeated := [name for name in dict.fromkeys(cfg.teacher) if cfg.teacher.count(name) > 1]:
         raise ValueError(
             f"--teacher takes each teacher once, and all of them count alike; received {' '.join(repeated)} "

@@ -150,6 +150,19 @@ def read_library(
     return library
 
 
+def check_apart(output: Path, documents: str) -> None:
+    """Refuse a folder for a model that lies in the documents: its card would be one of them the next time.
+
+    Raises:
+        ValueError: If it lies there.
+    """
+    if output.resolve().is_relative_to(Path(documents).resolve()):
+        raise ValueError(
+            "--output must not lie in the documents, which would grow by its files; received "
+            f"{output} in {documents}"
+        )
+
+
 def tell_unknown_tokens(model: BaseModel, texts: Sequence[str]) -> None:
     """Print the share of the tokens that a model does not know, where it is more than a few."""
     unknown = corpus.unknown_share(model, texts)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
-from lexforge.commands.index import read_library, tell_unknown_tokens
+from lexforge.commands.index import check_apart, read_library, tell_unknown_tokens
 from lexforge.common.command_line import printable, refuse_unread
 from lexforge.data.formats import detect
 from lexforge.settings import NO_PREFIX, SourceOptions
@@ -80,6 +80,7 @@ def main(cfg: Config) -> None:
     started = time.perf_counter()
     # What would fail later is checked before the data are read and the model is loaded.
     check_new(cfg.output)
+    check_apart(cfg.output, cfg.documents)
     if cfg.data is None:
         refuse_unread(cfg, ["curve", "split"], "only the judged queries of --data are measured")
     for number in (cfg.document_terms, *(cfg.curve or ())):
