@@ -286,12 +286,16 @@ def test_the_card_says_what_was_done_and_keeps_that_of_the_model(
 
 
 def test_a_model_without_a_card_gets_one(model: Path, folder: Path, tmp_path: Path) -> None:
-    """The hub needs its tags to load the model as what it is."""
-    trim.main(config(model, folder, tmp_path / "out"))
+    """The hub needs its tags to load the model as what it is. That of each run was called `model`."""
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "env.json").write_text("{}")
+    model.rename(tmp_path / "tuned" / "model")
+    trim.main(config(tmp_path / "tuned", folder, tmp_path / "out"))
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.library_name == "sentence-transformers"
     assert {"sparse-encoder", "lexforge"} <= set(card.data.tags)
-    assert "card of model follows" not in card.text
+    assert "This is tuned with another number of terms" in card.text
+    assert "follows" not in card.text
 
 
 def test_an_inference_free_model_is_trimmed_on_the_side_of_its_documents(

@@ -49,7 +49,7 @@ def write_trimmed_card(
         drawing: File of the folder that shows the curve of these measures.
     """
     config, terms = trimmed["config"], trimmed["terms"]["document"]
-    name = checked_name(config["model"])
+    name, shown = checked_name(config["model"]), public_name(config["model"])  # of a run: its own name
     found = load_file_path(name, CARD)
     given = ModelCard(Path(found).read_text(encoding="utf-8") if found else _NEW, ignore_metadata_errors=True)
     head: Any = given.data
@@ -62,7 +62,7 @@ def write_trimmed_card(
         shifted = f"The bias of each term was shifted by {shift:g} times its idf in the documents. "
     section = (
         f"# {Path(config['output']).resolve().name}\n\n"
-        f"This is {public_name(name)} with another number of terms: a document has {terms['after']:.1f} "
+        f"This is {shown} with another number of terms: a document has {terms['after']:.1f} "
         f"active terms on average, {config['document_terms']} were wanted, and it had "
         f"{terms['before']:.1f} before. Nothing was trained. {shifted}The level {trimmed['level']:.4f} was "
         "subtracted from the bias of the decoder, which changes how many terms queries have too, and all "
@@ -79,7 +79,7 @@ def write_trimmed_card(
     section += f"```bash\n{shlex.join(public_words(command))}\n```\n"
     if given.text.strip():
         section += (
-            f"\nThe card of {public_name(name)} follows. What it says of results and of active terms was "
+            f"\nThe card of {shown} follows. What it says of results and of active terms was "
             f"measured before.\n\n---\n\n{given.text.strip()}\n"
         )
     given.text = f"\n{section}"
