@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -122,3 +123,12 @@ def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, t
     shutil.rmtree(out / "generation-1")
     with pytest.raises(FileNotFoundError):
         open_index(out)
+
+
+def test_the_folder_of_an_adaptation_names_the_index_in_it(sparse_corpus, tmp_path: Path) -> None:
+    """`lexforge adapt --output DIR` leaves DIR/model and DIR/index, and DIR is what a user remembers."""
+    build_index(sparse_corpus, tmp_path / "index", "inverted")
+    with pytest.raises(
+        FileNotFoundError, match=re.escape(f"source.json is missing; {tmp_path / 'index'} is one")
+    ):
+        open_index(tmp_path)

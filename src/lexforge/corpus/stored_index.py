@@ -272,7 +272,9 @@ def read_source(directory: str | Path) -> Source:
     """
     path = Path(directory) / SOURCE
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
+        inner = path.parent / "index"  # where `lexforge adapt` puts it
+        hint = f"; {inner} is one" if (inner / SOURCE).is_file() else ""
+        raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing{hint}")
     try:
         source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
         if source.index_name not in BACKENDS:
