@@ -39,7 +39,7 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
         ),
         stopword_ids=data.stopword_ids(model.tokenizer, language),
     )
-    findings = findings_of(replace(read_run_files(run), sample=sample))
+    findings = findings_of(replace(read_run_files(run), diagnosis=sample))
     return {
         "set": Path(config["data"]).name,
         "preset": config["preset"],
