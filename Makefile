@@ -94,6 +94,7 @@ test-gpu-kernels: $(INSTALLED)
 EXPORTS := $(addprefix tests/export/models/test_export.py::test_,onnx_gives_the_vectors_of_the_encoder \
 	logits_pooled_as_fastembed_does_are_the_vectors eight_bits_are_smaller_and_near \
 	opensearch_gets_named_vectors_without_special_tokens)
+# Two: in `.ci/run` another target takes a part of the two cores.
 test-oldest: WORKERS := 2
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) tests/losses/test_base.py tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py \

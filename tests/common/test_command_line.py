@@ -118,6 +118,19 @@ def test_ctrl_c_ends_a_command_without_a_traceback() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (-signal.SIGINT, "")
 
 
+def test_an_error_after_a_caught_ctrl_c_keeps_its_traceback() -> None:
+    """Whoever catches the interruption goes on, and what fails then must not end in silence."""
+    code = (
+        "from contextlib import suppress\n"
+        "from lexforge.common.command_line import one_line_errors\n"
+        "with suppress(KeyboardInterrupt), one_line_errors(debug=False):\n"
+        "    raise KeyboardInterrupt\n"
+        "raise KeyError('later')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.endswith("KeyError: 'later'\n")
+
+
 def test_an_error_of_the_program_keeps_its_traceback() -> None:
     """A KeyError is no mistake of the user, and its one line would say nothing."""
 

@@ -57,7 +57,7 @@ def test_a_single_text_and_an_unknown_kind_are_refused(tiny_dense: SentenceTrans
     with pytest.raises(TypeError, match="expected a list of texts; received the single text 'sort'"):
         encode_kind(tiny_dense, "sort", "query")
     with pytest.raises(ValueError, match=r"one of \('query', 'document'\); received 'passage'"):
-        encode_kind(tiny_dense, ["sort"], "passage")  # type: ignore[arg-type]
+        encode_kind(tiny_dense, ["sort"], "passage")
 
 
 def test_each_column_gets_the_prompt_of_its_kind(tiny_dense: SentenceTransformer) -> None:

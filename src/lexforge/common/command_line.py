@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from lexforge.common.types import DataError
@@ -198,8 +199,16 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
         sys.exit(f"error: {message} (--debug shows the traceback)")
     except KeyboardInterrupt:
         if not debug:
-            sys.excepthook = lambda *_: None  # Python then ends by the signal itself, as a shell expects
-        raise
+            sys.excepthook = _told_unless_interrupted
+        raise  # so that Python ends by the signal itself, as a shell expects
+
+
+def _told_unless_interrupted(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print the traceback of an error, as `sys.excepthook` does, but not that of Ctrl-C."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _nobody_reads_the_output() -> bool:

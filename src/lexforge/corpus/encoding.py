@@ -92,7 +92,7 @@ def encode(
             instructions for the precision, or a vector is not finite.
     """
     check_texts(texts)
-    texts = list(texts)  # an array or a column of a table, too, which tell their places in other ways
+    texts = list(texts)  # also of an array or a column of a table, which have no truth value as a list has
     check_batch_size(batch_size)
     is_sparse = vector_type(model) == "sparse"
     check_precision(precision, model.device)

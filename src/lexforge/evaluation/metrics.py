@@ -306,6 +306,7 @@ def measures_below(metrics: Sequence[str], depth: int) -> list[str]:
 
 
 def _check_names(metrics: Sequence[str]) -> None:
+    """Refuse measures that are no list of names, or no measure at all."""
     if isinstance(metrics, str):
         raise TypeError(f"metrics must be a list of names; received the text {metrics!r}")
     if not metrics:
@@ -313,6 +314,7 @@ def _check_names(metrics: Sequence[str]) -> None:
 
 
 def _check_dictionary(what: str, content: str, given: object) -> None:
+    """Refuse another form of data, such as a table, which would hold none of the keys."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{what} must be a dictionary, {content}; received {type(given).__name__}")
 
