@@ -120,6 +120,18 @@ def test_utf_8_by_any_name_has_a_mark_or_none(encoding: str, name: str, tmp_path
     assert found == {"anchor": "ask", "positive": "a text"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_the_mark_of_utf_16_is_no_part_of_the_first_column(encoding: str, name: str, tmp_path: Path) -> None:
+    """Excel writes it, Python leaves it where the byte order is named, and no column was called `query`."""
+    text = "query,positive\nask,a text\n" if name.endswith("csv") else OBJECTS.splitlines()[0]
+    (tmp_path / name).write_bytes(f"\ufeff{text}\n".encode(encoding))
+    options = SourceOptions(encoding=encoding)
+    check_source(str(tmp_path / name), [], options)
+    (found,) = load_training_data(str(tmp_path / name), [], options).training_rows()
+    assert found == {"anchor": "ask", "positive": "a text"}
+
+
 @pytest.mark.parametrize("names", ["text1\ttext2\tsimilarity", "left\tright\tscore"])
 def test_the_header_of_scored_pairs_with_tabs_is_recognised(names: str, tmp_path: Path) -> None:
     """As that of the same rows with commas is; names that nobody knows are given."""

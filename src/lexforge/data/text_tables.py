@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from lexforge.common.types import DataError
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
 from lexforge.data.faults import Faults
 from lexforge.data.lines import (
+    BYTE_ORDER_MARK,
     NotDecodable,
     bounded_lines,
     excerpt,
@@ -221,11 +222,18 @@ def decoded_lines(path: Path, encoding: str) -> Iterator[str]:
         io.TextIOWrapper(stream, encoding, newline="\n") as text,
     ):
         try:
-            for line in text:
+            for line in _without_mark(text):
                 number += 1
                 yield line.rstrip("\r\n")
         except UnicodeError as error:
             raise NotDecodable(f"{path}:{number + 1}: not {encoding}: {error}") from error
+
+
+def _without_mark(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, the first without the mark, which Python leaves where the encoding is utf-16-le."""
+    rest = iter(lines)
+    first = [line.removeprefix(BYTE_ORDER_MARK) for line in islice(rest, 1)]
+    return chain(first, rest)
 
 
 class FoundEncoding(NamedTuple):
@@ -290,9 +298,10 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
             codec = "utf-8-sig" if form.encoding == UTF_8 else form.encoding
             text = io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
             if READERS[ending(path)] == "json":
-                yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
+                lines = enumerate(_without_mark(text), 1)
+                yield from ((number, line) for number, line in lines if line.strip())
                 return
-            reader, line = csv.reader(chain(text, [_END]), **form.dialect), 1
+            reader, line = csv.reader(chain(_without_mark(text), [_END]), **form.dialect), 1
             for cells in reader:
                 if cells != [_END] and (len(cells) > 1 or "".join(cells).strip()):
                     yield line, cells
