@@ -188,6 +188,17 @@ def test_weights_are_read_with_the_rows(tmp_path: Path) -> None:
 
 
 @LEFT_OPEN
+@pytest.mark.parametrize("cell", ["3,5", "1.200,50", "1.234.567"])
+def test_weights_with_commas_or_marks_of_thousands_are_refused(cell: str, tmp_path: Path) -> None:
+    """Only that cell was bad, and 1.200 beside it, which means 1200 there, was read as 1.2."""
+    source = write(tmp_path / "x.csv", "a,b,1.200", f'c,d,"{cell}"')
+    for options in (CLICKS, SourceOptions(weight_column="clicks")):
+        with pytest.raises(DataError, match=rf":3: 'clicks' must hold numbers such as .* received '{cell}'"):
+            load_training_data(source, [], options)
+    assert len(load_training_data(source, []).training_rows()) == 2
+
+
+@LEFT_OPEN
 def test_weights_are_those_of_train_alone(tmp_path: Path) -> None:
     """Nothing is drawn from another split: its file needs no such column, and a wrong weight is no fault."""
     write(tmp_path / "train.csv", "a,b,2", "c,d,1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ _ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which no
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
 _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
+# 3,5 and 1.200,50 and 1.234.567: spreadsheets of many countries write decimals or thousands so.
+_MARKED = re.compile(r"[+-]?[0-9.]*(,|\.[0-9]+\.)[0-9.,]+")
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
 
 
@@ -158,7 +161,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
 
     Raises:
         DataError: If columns are missing or could be several, if a column that is called as scores are holds
-            something else, or if no row is left.
+            something else, if weights are written with marks, or if no row is left.
     """
     import datasets
     from datasets.fingerprint import update_fingerprint
@@ -171,6 +174,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         faults.note(f"{where} has no header: its columns were taken for {taken}")
     width = _negatives_per_row(where, rows, roles)
     _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
+    _refuse_marks(table, roles)
     negatives = (f"negative_{rank}" for rank in range(1, width + 1))
     features = {name: datasets.Value("string") for name in (ANCHOR, POSITIVE, *negatives)}
     if roles.scores is not None or roles.split_scores:
@@ -302,6 +306,25 @@ def _refuse_other_labels(where: str, rows: Dataset, roles: Roles, width: int, *,
         f"{excerpt(found[0])}. Rename a column that holds something else, or leave it unread ({_NO_SCORES}): "
         "each positive then counts as an answer"
     )
+
+
+def _refuse_marks(table: Table, roles: Roles) -> None:
+    """Refuse weights of which one has a comma or two points: in such a column 1.200 may stand for 1200.
+
+    Raises:
+        DataError: If there is such a cell, whatever is to become of bad rows.
+    """
+    if roles.weight is None:
+        return
+    place = 0
+    for batch in table.rows.select_columns([roles.weight]).iter(1000):
+        for cell in batch[roles.weight]:
+            if isinstance(cell, str) and _MARKED.fullmatch(cell.strip()):
+                raise DataError(
+                    f"{table.origin.place(place)}: {roles.weight!r} must hold numbers such as 3.5 and "
+                    f"1200; received {excerpt(cell)}. Beside it 1.200 may stand for 1200, and was read as 1.2"
+                )
+            place += 1
 
 
 def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:
