@@ -409,3 +409,14 @@ def test_rows_of_documents_are_told_the_command_that_takes_them(tmp_path: Path) 
             load_training_data(path, [], options)
         notes = "".join(getattr(refused.value, "__notes__", ()))
         assert ("`lexforge adapt --documents FILE` trains on documents alone" in notes) == told
+
+
+def test_ids_in_the_place_of_texts_are_told_where_they_belong(tmp_path: Path) -> None:
+    """A log of clicks was told to name its ids as the positives, and would have trained on them as texts."""
+    rows = [{"query": f"ask {i}", "doc_id": f"d{i}", "clicks": i} for i in range(4)]
+    path = str(write(tmp_path, "csv", rows))
+    for options, told in ((SourceOptions(), True), (SourceOptions(positive_column="wrong"), False)):
+        with pytest.raises(DataError, match="expected one positive column") as refused:
+            load_training_data(path, [], options)
+        notes = "".join(getattr(refused.value, "__notes__", ()))
+        assert ("name documents by ids (doc_id) need their texts" in notes and "BEIR" in notes) == told

@@ -54,6 +54,7 @@ _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
 # 3,5 and 1.200,50 and 1.234.567: spreadsheets of many countries write decimals or thousands so.
 _MARKED = re.compile(r"[+-]?[0-9.]*(,|\.[0-9]+\.)[0-9.,]+")
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
+_IDS = re.compile(r"(?!q)(.+_id|docid|pid)")  # what ids of documents are called, not those of queries
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,17 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
                 "rows of documents have no query: `lexforge adapt --documents FILE` trains on documents alone"
             )
         raise
-    positive = _one(where, names, POSITIVE, columns)
+    try:
+        positive = _one(where, names, POSITIVE, columns)
+    except DataError as error:
+        ids = [name for name in names if _IDS.fullmatch(usual_name(name))]
+        if POSITIVE not in columns and ids:
+            error.add_note(
+                f"rows that name documents by ids ({ids[0]}) need their texts in the place of these; "
+                "judgements of ids make a folder in BEIR layout (corpus.jsonl, queries.jsonl and "
+                "qrels/<split>.tsv)"
+            )
+        raise
     weight = columns.get(WEIGHT)
     if weight is not None and weight not in names:
         raise DataError(f"{where}: no weight column {weight!r} among {list(names)}")
