@@ -18,8 +18,8 @@ Row = TypeVar("Row")
 
 
 def split_name(split: str) -> str:
-    """Return the name of a split in this package: `validation` is called `dev`, as in BEIR."""
-    return DEV if split == "validation" else split
+    """Return the name of a split in this package: `validation`, `valid` and `val` are called `dev`."""
+    return DEV if split in ("validation", "valid", "val") else split
 
 
 def split_of_row(cell: object) -> str:
@@ -35,6 +35,8 @@ def split_of_row(cell: object) -> str:
 def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
     """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
     hint = ": --hold-out .05 takes that share of its queries" if TRAIN in known and split != TRAIN else ""
+    if split_name(split) in known:
+        hint = f": {split!r} is called {split_name(split)!r} here"
     return ValueError(f"{name} has no split {split!r}; its splits are {list(known)}{hint}")
 
 

@@ -160,6 +160,18 @@ def test_unknown_split_and_missing_parts_are_named(tmp_path: Path) -> None:
         load_retrieval_data(str(folder))
 
 
+def test_validation_is_dev(tmp_path: Path) -> None:
+    """As in every other format: a run that measures dev did not find it, or held it out of train again."""
+    judged = HEADER + "q1\td1\t1\n"
+    folder = write_set(tmp_path / "toy", train=judged, validation=HEADER + "q2\td2\t1\n")
+    assert load_retrieval_data(str(folder), ["dev"]).qrels == {"dev": {"q2": {"d2": 1}}}
+    with pytest.raises(ValueError, match=r"has no split .*: 'validation' is called 'dev' here"):
+        load_retrieval_data(str(folder), ["validation"])
+    (folder / "qrels" / "dev.tsv").write_text(judged)
+    with pytest.raises(DataError, match=r"both .*dev\.tsv and validation\.tsv hold the split 'dev'"):
+        load_retrieval_data(str(folder))
+
+
 def test_teacher_scores_are_read_and_checked(tmp_path: Path) -> None:
     """A NaN score would end a run after hours instead of before its first step."""
     data = load_retrieval_data(str(write_set(tmp_path / "toy")))

@@ -80,6 +80,15 @@ def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
     assert sizes(tmp_path / "saved") == {"train": 12, "dev": 2}
 
 
+@pytest.mark.parametrize("name", ["Dev.csv", "valid.csv", "val-00000-of-00001.csv"])
+def test_other_names_of_dev_are_no_other_files(name: str, tmp_path: Path) -> None:
+    """The file was left out without a word, and dev was missing or held out of train."""
+    (tmp_path / "folder").mkdir()
+    write_csv(tmp_path / "folder" / "Train.csv", ROWS[:8])
+    write_csv(tmp_path / "folder" / name, ROWS[:4])
+    assert sizes(tmp_path / "folder") == {"train": 8, "dev": 4}
+
+
 def test_nothing_is_written_into_a_saved_folder(tmp_path: Path) -> None:
     """It is the user's, and a read-only one could not be trained on; the cache still knows other rows."""
     for number in (12, 7):

@@ -17,7 +17,7 @@ from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts, unpacked
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, join_titles
-from lexforge.data.splits import TRAIN, missing_split, no_judgements
+from lexforge.data.splits import TRAIN, missing_split, no_judgements, split_name
 from lexforge.settings import SourceOptions
 from lexforge.storage.files import write_text
 
@@ -47,8 +47,8 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
     It holds `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`, `text`) and
     `qrels/<split>.tsv`: query id, document id, integer grade, or TREC's four columns with an iteration after
-    the query id; the ending may be .txt, .trec or .qrels as well. Each file may be compressed and end in .gz
-    or .zst. Only the judgements of `splits` are read.
+    the query id; the ending may be .txt, .trec or .qrels as well. The split `validation` is called `dev`.
+    Each file may be compressed and end in .gz or .zst. Only the judgements of `splits` are read.
 
     The set is named after the folder. A document's text is `title + " " + text`, stripped; it may be blank.
 
@@ -179,9 +179,9 @@ def _qrels_files(source: Path) -> dict[str, Path]:
         raise FileNotFoundError(f"{folder} is not a folder")
     files: dict[str, Path] = {}
     for name in sorted({unpacked(path) for path in folder.iterdir() if path.is_file()}):
-        split, dot, ending = name.rpartition(".")
+        stem, dot, ending = name.rpartition(".")
         if dot + ending in QRELS_ENDINGS:
-            if split in files:
+            if (split := split_name(stem)) in files:
                 raise DataError(f"both {files[split]} and {name} hold the split {split!r}; keep one")
             files[split] = _find(folder / name)
     if not files:

@@ -284,7 +284,7 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
     """Return the tables of a folder by the split that the name of each begins with."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        split = split_name(path.name.split(".")[0].split("-")[0].split("_")[0])
+        split = split_name(path.name.lower().split(".")[0].split("-")[0].split("_")[0])
         if path.is_file() and ending(path) in READERS and split in (TRAIN, DEV, TEST):
             if split in found:
                 raise DataError(f"{folder}: {found[split].name} and {path.name} are both the split {split!r}")
