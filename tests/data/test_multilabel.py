@@ -333,11 +333,24 @@ def test_the_ids_of_pandas_keep_their_digits(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    columns = {"id": [1.0, float("nan"), 3.0], "text": ["one", "two", "three"], "labels": [["x"], [], []]}
+    nan = float("nan")
+    columns = {
+        "id": [1.0, nan, 3.0, nan],
+        "text": ["one", "two", "three", "four"],
+        "labels": [["x"], [], [], []],
+    }
     parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
     source = str(tmp_path / "x.parquet")
-    assert load_texts(source) == [("1", "one"), (None, "two"), ("3", "three")]
-    assert load_label_sets(source).splits["train"][2].id == "3"
+    assert load_texts(source) == [("1", "one"), (None, "two"), ("3", "three"), (None, "four")]
+    rows = load_label_sets(source).splits["train"]
+    assert [row.id for row in rows] == ["1", "train-1", "3", "train-3"]
+
+
+def test_a_blank_id_is_none(tmp_path: Path) -> None:
+    """Of the rows of a CSV file without an id, all but the first were refused as repeated."""
+    path = write(tmp_path / "x.csv", ["id,text,labels", "7,one,x", ",two,x", ",three,x"])
+    assert load_texts(str(path)) == [("7", "one"), (None, "two"), (None, "three")]
+    assert [row.id for row in load_label_sets(str(path)).splits["train"]] == ["7", "train-1", "train-2"]
 
 
 def test_blank_lines_of_texts_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -222,10 +222,10 @@ def load_texts(
             )
             with faults.reading(where):
                 cell: Any = record.get(column)
-                key = _id_cell(record)
+                key = _id_of(record)
                 require_texts(None, **{column: cell})
                 if stripped(cell):
-                    found.append((None if is_missing(key) else id_of(key), cell.strip()))
+                    found.append((None if key is None else str(key), cell.strip()))
                 else:
                     faults.bad(BLANK, where, f"the text in {column!r} is blank")
     faults.log()
@@ -239,10 +239,13 @@ def _headers(*given: str | None) -> tuple[str, ...]:
     return (*_FIELDS, *TEXT_NAMES, *(name for name in given if name is not None))
 
 
-def _id_cell(record: Mapping[str, Any], default: str | None = None) -> Any:
-    """Return the id that a row holds, or else the default."""
+def _id_of(record: Mapping[str, Any]) -> Any:
+    """Return the id that a row holds, a number as a text; None where it has none."""
     column = usual_column("id", record)
-    return default if column is None else record[column]
+    key = None if column is None else record[column]
+    if is_missing(key):
+        return None
+    return id_of(key) if isinstance(key, (int, float)) else key
 
 
 def _records(
@@ -260,8 +263,8 @@ def _records(
         faults.note(f"{source}: the labels of a text are {form}")
     counts: Counter[str] = Counter()
     for where, split, record in rows:
-        key = _id_cell(record, f"{split}-{counts[split]}")
-        key = id_of(key) if isinstance(key, (int, float)) else key
+        key = _id_of(record)
+        key = f"{split}-{counts[split]}" if key is None else key
         counts[split] += 1
         found = None
         with faults.reading(where):

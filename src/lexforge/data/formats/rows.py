@@ -261,8 +261,8 @@ def _documents(
 
 
 def is_missing(cell: object) -> bool:
-    """Return whether a cell holds nothing; pandas writes NaN there."""
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+    """Return whether a cell holds nothing; pandas writes NaN there, and a CSV file has a blank text."""
+    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 
 def id_of(cell: object) -> str:
