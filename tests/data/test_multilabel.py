@@ -229,6 +229,15 @@ def test_columns_of_0_and_1_are_labels(form: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("cells", ["True False", "TRUE FALSE", "true false"])
+def test_columns_of_truth_values_are_labels(cells: str, tmp_path: Path) -> None:
+    """pandas writes True, spreadsheets TRUE and JSON true; only the first was taken for a label."""
+    yes, no = cells.split()
+    (tmp_path / "x.csv").write_text(f"text,a,b\none,{yes},{no}\ntwo,{no},{no}\n")
+    data = load_label_sets(str(tmp_path / "x.csv"), ["train"])
+    assert [row.labels for row in data.split("train")] == [("a",), ()]
+
+
 @pytest.mark.parametrize("cell", ["['a' 'b']", "['a', b]", "['a', __import__('os')]", "[" * 5000, "['a'"])
 def test_only_what_python_writes_is_read_as_its_list(cell: str, tmp_path: Path) -> None:
     """NumPy writes no commas, which Python would read as the one name "ab"; and no cell is run."""

@@ -317,8 +317,8 @@ def _mostly_bits(name: str, records: Sequence[Mapping[str, Any]]) -> bool:
 
 def _bit(cell: Any) -> bool | None:
     """Return what a cell of 0 or 1 says, as a number or as a text; None for another cell."""
-    text = str(cell).strip()
-    return {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True": True}.get(text)
+    text = str(cell).strip().lower()  # a spreadsheet writes TRUE
+    return {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}.get(text)
 
 
 def _wide_labels(columns: Sequence[str], record: Mapping[str, Any]) -> list[str]:
