@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
@@ -19,7 +21,7 @@ from lexforge.data import (
     load_sts,
     load_training_data,
 )
-from lexforge.settings import StsOptions
+from lexforge.settings import MultiLabelOptions, StsOptions
 
 datasets = pytest.importorskip("datasets")
 needs_json = pytest.mark.skipif(
@@ -142,6 +144,15 @@ def test_the_header_of_scored_pairs_with_tabs_is_recognised(names: str, tmp_path
         assert load_sts(str(path), None, chosen)["train"] == [
             {"sentence1": "one", "sentence2": "two", "score": 1.5}
         ]
+
+
+@pytest.mark.parametrize("load", [load_sts, load_label_sets])
+def test_tabs_without_names_of_columns_are_told_as_such(load: Callable[[str], Any], tmp_path: Path) -> None:
+    """The error named columns `anchor` and `positive`, which the file does not hold."""
+    path = write(tmp_path / "x.tsv", "a ship\tsea\nan oak\tland\n")
+    with pytest.raises(DataError, match=r"x\.tsv:1: expected the names of .*; received \['a ship', 'sea'\]"):
+        load(str(path))
+    assert load_label_sets(str(path), None, MultiLabelOptions(text_column="anchor", labels_column="positive"))
 
 
 def test_a_folder_names_the_file_of_the_row(tmp_path: Path) -> None:

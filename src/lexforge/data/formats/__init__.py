@@ -13,7 +13,7 @@ from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
-from lexforge.data.lines import require_texts
+from lexforge.data.lines import excerpt, require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import split_of_row
@@ -170,6 +170,13 @@ def read_records(
         return
     tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
     for split, (records, origin) in tables.items():
+        unnamed = origin.form is not None and origin.form.headerless
+        if unnamed and {*records.column_names}.isdisjoint(headers):  # no line of the file has those names
+            raise DataError(
+                f"{origin.name}:1: expected the names of the columns, such as "
+                f"{list(dict.fromkeys(headers))}, or others that an option names; received "
+                f"{excerpt(list(records[0].values()))}"
+            )
         for row, record in enumerate(records):
             faults.rows += 1
             yield origin.place(row), split, record
