@@ -82,6 +82,15 @@ def test_a_file_holds_the_judged_documents_of_an_anchor_once(tmp_path: Path) -> 
         read_training_rows(tmp_path / "rows.jsonl")
 
 
+def test_lines_may_be_shuffled(tmp_path: Path) -> None:
+    """`shuf` puts a row before the one that holds the list of their anchor, and the file was refused."""
+    rows = [{"anchor": "a", "positive": text, "relevant": [1, 2, 3]} for text in "xyz"]
+    write_training_rows(tmp_path / "rows.jsonl", rows)
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "rows.jsonl").write_text("".join(reversed(lines)))
+    assert read_training_rows(tmp_path / "rows.jsonl") == rows[::-1]
+
+
 @pytest.mark.slow
 def test_the_column_of_many_judged_documents_stays_small(shared_folder: Path, tmp_path: Path) -> None:
     """In nfcorpus-lc a query has up to 1,358 relevant documents, and each of its rows names them all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
     if not rows:
         raise DataError(f"{path} holds no row")
     read: dict[str, Any] = {}  # anchor -> the list of the last row that holds one
-    for row in rows:
+    for row in chain(rows, rows):  # twice, because the lines may have been shuffled since
         anchor = row.get(ANCHOR)
         if isinstance(anchor, str) and RELEVANT in row:
             read[anchor] = row[RELEVANT]
