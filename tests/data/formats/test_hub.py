@@ -201,3 +201,14 @@ def test_a_set_that_is_nowhere_is_one_clear_error(tmp_path: Path) -> None:
         load_retrieval_data(f"hf:{tmp_path / 'nowhere'}")
     with pytest.raises(DataError, match="the data set 'nobody/has-this' cannot be loaded"):
         load_retrieval_data("hf:nobody/has-this")
+
+
+def test_a_data_set_with_a_script_of_its_own_is_refused_by_name(tmp_path: Path) -> None:
+    """Many older sets of the hub have one, which `datasets` runs no more: the error was a traceback."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "old.py").write_text("import datasets\n")
+    for source in (f"hf:{tmp_path / 'old'}", f"hf:{tmp_path / 'old'}:all"):
+        with pytest.raises(
+            DataError, match=r"data set '.*old' cannot be loaded: Dataset scripts are no longer"
+        ):
+            load_retrieval_data(source)
