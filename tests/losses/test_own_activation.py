@@ -89,3 +89,11 @@ def test_word_weights_are_idf_without_special_tokens_and_stop_words() -> None:
     idf = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert word_weights(idf, [0], [2, 2]).tolist() == [0.0, 2.0, 0.0, 4.0]
     assert idf.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_ids_of_word_weights_lie_in_the_vocabulary(wrong: int) -> None:
+    """A negative id counted from the end of the vocabulary, and took its weight from another term."""
+    for ids in (([wrong], []), ([0], [1, wrong])):
+        with pytest.raises(ValueError, match=rf"ids must lie in \[0, 4\); received .*{wrong}"):
+            word_weights(torch.ones(4), *ids)

@@ -74,8 +74,11 @@ def word_weights(
         `[V]` float32.
 
     Raises:
-        IndexError: If an id lies outside the vocabulary.
+        ValueError: If an id lies outside the vocabulary.
     """
     weights = torch.as_tensor(idf).float().clone()
-    weights[torch.tensor([*special_token_ids, *stopword_ids], dtype=torch.long)] = 0.0
+    ids = [*special_token_ids, *stopword_ids]
+    if ids and not (min(ids) >= 0 and max(ids) < len(weights)):  # a negative one would count from the end
+        raise ValueError(f"ids must lie in [0, {len(weights)}); received ids from {min(ids)} to {max(ids)}")
+    weights[torch.tensor(ids, dtype=torch.long)] = 0.0
     return weights
