@@ -6,6 +6,7 @@ import math
 import time
 from pathlib import Path
 
+import ir_measures
 import numpy as np
 import pandas
 import pytest
@@ -45,6 +46,24 @@ def test_two_names_of_a_measure_are_both_reported() -> None:
         "AP": 0.625,
         "AP(rel=1)": 0.625,
     }
+
+
+def test_objects_of_ir_measures_count_by_their_names() -> None:
+    """The error was that of a regular expression which expected a text."""
+    run = {"q1": {"c": 2.0, "a": 1.0}, "q2": {"a": 1.0}}
+    names = ["nDCG@10", "P(rel=2)@5", "AP"]
+    objects = [ir_measures.nDCG @ 10, ir_measures.P(rel=2) @ 5, ir_measures.AP]
+    assert (
+        evaluate_run(run, QRELS, objects)
+        == evaluate_run(run, QRELS, iter(names))
+        == evaluate_run(run, QRELS, names)
+    )
+    check_metrics(objects, 10)
+    with pytest.raises(ValueError, match="cutoff of measure 'nDCG@10' must be at most k"):
+        check_metrics(objects, 9)
+    for wrong in ("nDCG@10", ir_measures.nDCG @ 10):
+        with pytest.raises(TypeError, match=r"metrics must be a list of names; received .*nDCG@10"):
+            evaluate_run(run, QRELS, wrong)
 
 
 def test_a_missing_query_counts_zero() -> None:

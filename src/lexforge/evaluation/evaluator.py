@@ -20,7 +20,14 @@ from sentence_transformers.sparse_encoder import SparseEncoder
 from lexforge.common.types import Passage, Qrels, Run
 from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
 from lexforge.corpus.own_tokens import expansion_share, keep_own_terms
-from lexforge.evaluation.metrics import METRICS, RunScores, check_metrics, check_qrels, score_run
+from lexforge.evaluation.metrics import (
+    METRICS,
+    RunScores,
+    check_metrics,
+    check_qrels,
+    measure_names,
+    score_run,
+)
 from lexforge.evaluation.search_cost import measure_sparsity, search_latency
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import BM25Index, Hits, Index, build_exact
@@ -76,7 +83,7 @@ class RetrievalEvaluator(BaseEvaluator):
         qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. A query without a
             relevant document counts as 0.
         name: Prefix of the measures, and in the name of the CSV file.
-        metrics: Names of measures in ir-measures; the first one is the primary metric.
+        metrics: Names of measures in ir-measures, or its objects; the first one is the primary metric.
         k: Number of documents that are retrieved per query, at least the cutoff of every measure; a measure
             without a cutoff (`AP`) sees k documents.
         batch_size: Number of texts per forward pass.
@@ -119,6 +126,7 @@ class RetrievalEvaluator(BaseEvaluator):
         documents = texts if self._document_of is None else set(self._document_of.values())
         self.qrels = check_qrels(qrels)
         _check_data(queries, texts, documents, self.qrels)
+        metrics = measure_names(metrics)
         check_metrics(metrics, self.k)
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade.
             A grade below 0 says that a document is in the pool and not judged; infAP and Bpref tell that from
             a 0, and no other measure does. A query without a relevant document counts as 0.
-        metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`.
+        metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`,
+            or its objects, such as `nDCG @ 10`; the result has their names.
 
     Returns:
         `{measure: mean}`.
@@ -89,7 +90,7 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
     grades = check_qrels(qrels)
     if not grades:
         raise ValueError("the judgements must judge at least one query; received none")
-    _check_names(metrics)
+    metrics = measure_names(metrics)
     names: dict[Any, list[str]] = {}  # measure -> all its names in `metrics`, such as RR@10 and MRR@10
     for name in metrics:
         names.setdefault(parse_metric(name), []).append(name)
@@ -282,8 +283,7 @@ def check_metrics(metrics: Sequence[str], k: int) -> None:
         TypeError: If the names are one text.
     """
     wanted = check_k(k)
-    _check_names(metrics)
-    for name in metrics:
+    for name in measure_names(metrics):
         if parse_metric(name).params.get("cutoff", 0) > wanted:  # a measure without a cutoff counts all ranks
             raise ValueError(f"the cutoff of measure {name!r} must be at most k; received k = {wanted}")
 
@@ -305,18 +305,32 @@ def measures_below(metrics: Sequence[str], depth: int) -> list[str]:
     return [name for name, cutoff in cutoffs.items() if cutoff is None or cutoff > depth]
 
 
-def _check_names(metrics: Sequence[str]) -> None:
-    """Refuse measures that are no list of names, or no measure at all."""
-    if isinstance(metrics, str):
-        raise TypeError(f"metrics must be a list of names; received the text {metrics!r}")
-    if not metrics:
+def measure_names(metrics: Sequence[Any]) -> list[str]:
+    """Return the names of measures, which may be objects of ir-measures, such as `ir_measures.nDCG @ 10`.
+
+    Raises:
+        ValueError: If there is none.
+        TypeError: If they are no list.
+    """
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        what = "the text " if isinstance(metrics, str) else ""
+        raise TypeError(f"metrics must be a list of names; received {what}{metrics!r}")
+    if not (names := list(map(str, metrics))):
         raise ValueError("metrics must name at least one measure; received none")
+    return names
 
 
 def _check_dictionary(what: str, content: str, given: object) -> None:
     """Refuse another form of data, such as a table, which would hold none of the keys."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{what} must be a dictionary, {content}; received {type(given).__name__}")
+
+
+def _check_ids(what: str, ids: Iterable[object]) -> None:
+    """Refuse ids that are no texts, such as the numbers of a table; pytrec_eval names none of them."""
+    for each in ids:
+        if not isinstance(each, str):
+            raise ValueError(f"the ids of {what} must be texts; received {each!r} ({type(each).__name__})")
 
 
 def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
