@@ -158,6 +158,14 @@ def test_empty_and_nan_input(run, qrels, metrics, message: str) -> None:
         ),
         ({}, {"q1": {"a"}}, "judgements of query 'q1' must be a dictionary, document -> grade; received set"),
         ({}, pandas.DataFrame({"q1": [1]}), "the judgements must be a dictionary, .*; received DataFrame"),
+        (
+            {1: {"a": 1.0}, 2: {}},
+            QRELS,
+            "ranks none .*: its first query is 1, and the first that is judged 'q1'",
+        ),
+        ({"q1": {2: 1.0}}, QRELS, r"the ids of documents must be texts; received 2 \(int\)"),
+        ({"q1": {"a": 1.0}}, {"q1": {2: 1}}, r"the ids of documents must be texts; received 2 \(int\)"),
+        ({1: {"a": 1.0}}, {1: {"a": 1}}, r"the ids of queries must be texts; received 1 \(int\)"),
     ],
 )
 def test_other_forms_of_a_run_and_of_judgements_are_refused(run, qrels, message: str) -> None:

@@ -65,7 +65,8 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
 
     Raises:
         ValueError: If the run, the judgements or those of a query are no dictionaries, no query is judged, a
-            grade is not an integer from -9999 to 9999, a measure is unknown, or a score is NaN.
+            grade is not an integer from -9999 to 9999, a measure is unknown, a score is NaN, or a run with
+            queries ranks none that is judged.
         TypeError: If the measures are one text.
     """
     return score_run(run, qrels, metrics).mean
@@ -99,6 +100,12 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
         query: {document: max(grade, -1) for document, grade in documents.items()}
         for query, documents in grades.items()
     }
+    if run and not run.keys() & qrels.keys():
+        first, judged_first = next(iter(run)), next(iter(qrels))
+        raise ValueError(
+            f"the run ranks none of the judged queries: its first query is {first!r}, and the first that is "
+            f"judged {judged_first!r}"
+        )
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
     # ir-measures leaves out a query that the run lacks; it stays at 0 here.
     per_query = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
@@ -113,12 +120,14 @@ def check_qrels(qrels: Qrels) -> Qrels:
     """Return the judgements with their grades as integers.
 
     Raises:
-        ValueError: If they or those of a query are no dictionaries, or a grade is not an integer from -9999
-            to 9999.
+        ValueError: If they or those of a query are no dictionaries, an id is no text, or a grade is not an
+            integer from -9999 to 9999.
     """
     _check_dictionary("the judgements", "query -> document -> grade", qrels)
+    _check_ids("queries", qrels)
     for query, documents in qrels.items():
         _check_dictionary(f"the judgements of query {query!r}", "document -> grade", documents)
+        _check_ids("documents", documents)
     return {
         query: {
             document: check_grade(f"query {query!r}, document {document!r}", grade)
@@ -337,9 +346,10 @@ def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
     """Return the documents in the same order with distinct scores, because tools break ties differently.
 
     Raises:
-        ValueError: If the documents are no dictionary, or a score is NaN.
+        ValueError: If the documents are no dictionary, an id is no text, or a score is NaN.
     """
     _check_dictionary(f"the run of query {query!r}", "document -> score", documents)
+    _check_ids("documents", documents)
     for document, score in documents.items():
         if math.isnan(score):
             raise ValueError(f"the run scores document {document!r} of query {query!r} as NaN")
