@@ -98,17 +98,19 @@ def test_a_text_without_spaces_is_cut(tiny_checkpoint: Path, tmp_path: Path, cap
 
 
 def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
-    """A text from the web that hides the lines above it, or that types, was printed as it is."""
+    """A text from the web that hides the lines above it, or that types, was printed as it is; so was one
+    that shows what stands behind it from right to left.
+    """
     folder = tmp_path / "data"
     folder.mkdir()
-    record = {"_id": "d\x1b[8m", "text": "parse \x1b]0;title\x07 a \x9b2J tree"}
+    record = {"_id": "d\x1b[8m", "text": "parse \x1b]0;title\x07 a \x9b2J tree \u202e\u2067"}
     (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n")
     index.main(index.Config(tmp_path / "index", documents=str(folder), model=str(tiny_checkpoint)))
     capsys.readouterr()
     search.main(search.Config(tmp_path / "index", "parse \x1b[2J tree"))
     out = capsys.readouterr().out
     assert "query: parse \\x1b[2J tree" in out
-    assert "d\\x1b[8m  parse \\x1b]0;title\\x07 a \\x9b2J tree" in out
+    assert "d\\x1b[8m  parse \\x1b]0;title\\x07 a \\x9b2J tree \\u202e\\u2067\n" in out
     assert all(character.isprintable() or character == "\n" for character in out)
 
 

@@ -27,6 +27,8 @@ MISTAKES = (ValueError, OSError, ImportError)
 _OUTPUT = 1  # the file descriptor of the standard output
 _RUN_BY: ContextVar[str | None] = ContextVar("_RUN_BY", default=None)
 _CONTROL = {number: f"\\x{number:02x}" for number in (*range(0x20), *range(0x7F, 0xA0))}
+# They show the letters behind them, and those of the rest of the line, in another order.
+_CONTROL |= {number: f"\\u{number:04x}" for number in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 def run_command(
@@ -231,7 +233,8 @@ def printable(text: str) -> str:
 
     Returns:
         The line, with `\x1b` for the escape character, and the same for each other character of Unicode's
-        category Cc.
+        category Cc and for what changes the direction of the text around it (U+202A to U+202E and U+2066 to
+        U+2069).
     """
     return text.translate(_CONTROL)
 
