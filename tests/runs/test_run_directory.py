@@ -18,7 +18,7 @@ from warm_processes import WarmProcesses
 
 from lexforge.evaluation import RetrievalResult
 from lexforge.report import RunRecord
-from lexforge.runs import check_run_directory, claim_run_directory
+from lexforge.runs import check_run_directory, claim_run_directory, run_directory
 
 SCRIPT = Path(__file__).with_name("claiming_ranks.py")
 # Opens a run, says so, and writes into it until it is killed.
@@ -111,6 +111,27 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_
     with pytest.raises(FileExistsError, match="already holds"):
         claim(tmp_path, batch=32)
     assert (tmp_path / "log.jsonl").read_text() == "new"
+
+
+def test_a_run_that_was_killed_between_its_two_records_has_not_begun(tmp_path: Path, monkeypatch) -> None:
+    """`--resume` told that all data were missing, and to bring them back; a new run begins all the same."""
+    claim(tmp_path, steps=2)
+    write, written = run_directory.write_json, []
+
+    def killed(path: Path, content: Any) -> None:
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(run_directory, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        claim(tmp_path, steps=3)
+    monkeypatch.setattr(run_directory, "write_json", write)
+    data = {"rows": {"count": 4, "digest": "0" * 8}}
+    with pytest.raises(FileNotFoundError, match="nothing to resume"):
+        claim(tmp_path, steps=3, resume=True, data=data)
+    claim(tmp_path, steps=3, data=data)
 
 
 def test_the_files_of_a_beginning_without_a_run_are_somebody_s_own(tmp_path: Path) -> None:

@@ -155,8 +155,10 @@ def _claim(
                 shutil.rmtree(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
-        write_json(folder / "config.json", settings)
+        # The settings go first and come last, so that none are there without the record of their data.
+        (folder / "config.json").unlink(missing_ok=True)
         write_json(folder / "env.json", environment() | {"data": data})
+        write_json(folder / "config.json", settings)
     else:
         _check_data(folder, data)
 
