@@ -226,3 +226,13 @@ def test_a_fused_sparse_model_has_a_momentum_encoder_too(tiny_splade) -> None:
         loss(batch(model, number)).backward()
         torch.optim.SGD(model.parameters(), lr=0.01).step()
     assert len(loss.queue) == 6
+
+
+def test_a_model_that_gets_another_format_afterwards_trains(tiny_dense) -> None:
+    """The first batch, whose own keys are the negatives, ended in an error about Double and Float."""
+    loss = MoCoLoss(tiny_dense, queue_size=8, temperature=0.2)
+    tiny_dense.double().train()
+    for _ in range(2):
+        found = loss(batch(tiny_dense, 0))
+        found.backward()
+        assert found.dtype == torch.float64

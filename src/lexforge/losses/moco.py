@@ -158,6 +158,7 @@ class MoCoLoss(EmbeddingLoss):
                 "another loss (SpladeLoss, CachedSpladeLoss); pass it to the trainer itself"
             )
         queries, keys = (unit_rows(rows) for rows in embeddings)
+        keys = keys.to(queries.dtype)  # the moving average keeps its format where the model gets another one
         texts = BatchTexts.of(features, gather=True)
         if len(self.queue):
             held_texts = self.queue.held_texts()  # [Q]
