@@ -317,6 +317,17 @@ def test_a_trained_headless_encoder_keeps_its_scale(tiny_checkpoint: Path, tmp_p
     assert head_is_trained(build_splade(tmp_path / "saved", device="cpu"), TEXTS)
 
 
+def test_a_small_dense_encoder_has_no_trained_head(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:
+    """Half of so small a vocabulary are fewer terms than twice the words of long texts, which told a trained
+    head: nothing was scaled, and `lexforge adapt` took the encoder for a SPLADE.
+    """
+    tiny_dense.save_pretrained(str(tmp_path / "dense"))
+    model = build_splade(tmp_path / "dense", device="cpu")
+    long = ["a b c d e f g h i j k l m n o p q r s t u v w x y z"]
+    assert not head_is_trained(model, long)
+    assert head_is_trained(scale_head(model, TEXTS, active_terms=5), TEXTS)
+
+
 def test_the_head_of_an_asymmetric_encoder_is_judged_by_its_documents(tiny_splade: SparseEncoder) -> None:
     """The queries of an inference-free one are looked up, and its one module is a Router."""
     model = build_inference_free(copy.deepcopy(tiny_splade), np.ones(len(tiny_splade.tokenizer)))
