@@ -449,6 +449,18 @@ def test_several_ranks_refuse_losses_that_would_wait_for_each_other(
     DenseTrainer(tiny_dense, stock, args=dense(tmp_path), train_dataset={"a": rows, "b": pairs})
 
 
+def test_several_ranks_refuse_a_stream_that_accelerate_would_join(
+    tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step ended in "Can only concatenate tensors but got <class 'str'>"."""
+    monkeypatch.setattr(any_loss, "world_size", lambda: 2)
+    given = {"loss": InfoNCELoss(tiny_dense), "train_dataset": rows.to_iterable_dataset()}
+    with pytest.raises(ValueError, match=r'an IterableDataset needs .*"dispatch_batches": False'):
+        DenseTrainer(tiny_dense, args=dense(tmp_path), **given)
+    own = {"dispatch_batches": False}
+    DenseTrainer(tiny_dense, args=dense(tmp_path, accelerator_config=own), **given)
+
+
 def no_rows() -> Iterator[dict[str, str]]:
     yield from ()
 

@@ -289,12 +289,24 @@ class AnyLossTraining(BaseTrainer):
                 self.check_rows(dataset, loss)
 
     def _check_ranks(self) -> None:
-        """Refuse data sets by name whose batches the ranks could not compute together.
+        """Refuse data whose batches the ranks could not compute together.
 
-        In one step the ranks take batches of different data sets, and our losses exchange numbers.
+        Accelerate joins the batches of a stream, which it cannot with texts in them. Of data sets by name the
+        ranks take batches of different ones in a step, and our losses exchange numbers.
         """
+        from datasets import IterableDataset  # here, as in `without_extra_columns`
+
+        if world_size() == 1:
+            return
+        streams = any(isinstance(one, IterableDataset) for one in (self.train_dataset, self.eval_dataset))
+        if streams and self.accelerator.dispatch_batches is not False:
+            raise ValueError(
+                'on several ranks an IterableDataset needs accelerator_config={"dispatch_batches": False} in '
+                "the training arguments, so that each rank reads its own batches, because accelerate cannot "
+                f"join texts; received dispatch_batches={self.accelerator.dispatch_batches}"
+            )
         ours = [type(one).__name__ for loss in self.losses for one in embedding_losses(loss)]
-        if world_size() == 1 or not ours or not isinstance(self.train_dataset, dict):
+        if not ours or not isinstance(self.train_dataset, dict):
             return
         columns = {
             name: loss_columns(column_names(one), self._label_columns)
