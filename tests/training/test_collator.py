@@ -18,6 +18,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
+from lexforge.common.types import DataError
 from lexforge.losses import InfoNCELoss, NeuralSparseLoss
 from lexforge.runs.finite import ROWS_KEY
 from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
@@ -116,6 +117,28 @@ def test_judged_documents_travel_beside_the_anchor(tiny_splade: SparseEncoder) -
     assert batch.keys() == collator(ROWS).keys() | {"anchor_relevant"}
     assert batch[ROWS_KEY] == [("sort list", "sort a list"), ("search", "search an index")]
     assert rows[0]["relevant"] == [5, -3], "the rows themselves stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"positive": None}, "column 'positive': expected text in every row; received None"),
+        (
+            {"relevant": 1},
+            "column 'relevant': expected a list of identities .*received 1. A column that means",
+        ),
+        ({"relevant": "yes"}, "column 'relevant': expected a list of identities .*received 'yes'"),
+    ],
+)
+def test_a_cell_that_is_none_is_named(
+    tiny_splade: SparseEncoder, changed: dict[str, Any], message: str
+) -> None:
+    """Of a data set of InfoNCELoss no cell is read before training. sentence-transformers names no column,
+    and a column of grades that is called relevant ended in "object of type 'int' has no len()".
+    """
+    collator = SpladeCollator(preprocess_fn=tiny_splade.preprocess, valid_label_columns=["label"])
+    with pytest.raises(DataError, match=message):
+        collator([ROWS[0] | {name: [1] for name in changed if name == "relevant"}, ROWS[1] | changed])
 
 
 def test_the_trainer_hands_them_to_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -> None:

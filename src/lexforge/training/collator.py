@@ -67,13 +67,18 @@ class NamedRows:
         columns = [name for name in loss_columns(texts[0], labels) if isinstance(texts[0][name], str)]
         if self.encoder is not None:
             vars(self)["prompts"] = self.saved_prompts(columns)  # that class reads it for each batch
+        # These come first, because they name the column of a cell that is none.
+        added = {
+            f"{name}_{IDENTITY_KEY}": torch.tensor(
+                [text_identity(_text(name, row[name])) for row in texts], dtype=torch.int64
+            )
+            for name in columns
+        }
+        if RELEVANT in features[0]:
+            added[f"{columns[0]}_{RELEVANT_KEY}"] = _padded([row[RELEVANT] for row in features])
         # The class that this one is mixed into has the method; mypy does not see it.
         batch: dict[str, Any] = super().__call__(texts)  # type: ignore[misc]
-        for name in columns:
-            identities = [text_identity(_text(name, row[name])) for row in texts]
-            batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor(identities, dtype=torch.int64)
-        if RELEVANT in features[0]:
-            batch[f"{columns[0]}_{RELEVANT_KEY}"] = _padded([row[RELEVANT] for row in features])
+        batch |= added
         batch[ROWS_KEY] = [
             texts_of({name: value for name, value in row.items() if name != DATASET_NAME}) for row in texts
         ]
@@ -127,6 +132,11 @@ def _text(column: str, value: object) -> str:
 
 def _padded(lists: list[list[int]]) -> torch.Tensor:
     """Lists of identities as sorted rows of one `[B, M]` int64 tensor, filled up with `NO_TEXT`."""
+    if wrong := [values for values in lists if isinstance(values, str) or not hasattr(values, "__len__")]:
+        raise DataError(
+            f"column {RELEVANT!r}: expected a list of identities of texts in every row; received "
+            f"{wrong[0]!r}. A column that means something else needs another name"
+        )
     longest = max(map(len, lists), default=0)
     rows = [sorted(values) + [NO_TEXT] * (longest - len(values)) for values in lists]
     return torch.tensor(rows, dtype=torch.int64).reshape(len(lists), longest)
