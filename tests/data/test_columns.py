@@ -53,6 +53,8 @@ def test_a_dataset_is_checked_like_rows() -> None:
         "positive",
         "negative_1",
     )
+    for form in ("torch", "numpy"):  # a label of theirs is no list
+        validate_columns(datasets.Dataset.from_list([row(), row()]).with_format(form))
     with pytest.raises(DataError, match="column 'positive', row 0: expected text; received 1"):
         validate_columns(datasets.Dataset.from_dict({"anchor": ["a"], "positive": [1]}))
     with pytest.raises(DataError, match="column 'positive', row 1: expected text; received None"):

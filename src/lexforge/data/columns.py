@@ -149,7 +149,8 @@ def _batches(
         yield 0, {name: [record[name] for record in dataset] for name in names}
         return
     # A transform may read columns that are not trained on, so it is given whole rows.
-    rows = dataset if has_transform(dataset) else dataset.select_columns(names)
+    # A format, such as that of tensors, makes other types of the cells, which are not looked at.
+    rows = dataset if has_transform(dataset) else dataset.with_format(None).select_columns(names)
     start = 0
     for batch in rows.iter(1000):
         for name in names:
