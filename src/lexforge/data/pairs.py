@@ -333,7 +333,7 @@ def _refuse_marks(table: Table, roles: Roles) -> None:
             if isinstance(cell, str) and _MARKED.fullmatch(cell.strip()):
                 raise DataError(
                     f"{table.origin.place(place)}: {roles.weight!r} must hold numbers such as 3.5 and "
-                    f"1200; received {excerpt(cell)}. Beside it 1.200 may stand for 1200, and was read as 1.2"
+                    f"1200; received {excerpt(cell)}. Beside it 1.200 may stand for 1200, and not for 1.2"
                 )
             place += 1
 
