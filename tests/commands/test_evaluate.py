@@ -134,7 +134,9 @@ def test_a_run_is_cut_at_the_depth_of_the_model(folder, tmp_path: Path, tiny_che
     assert told in capsys.readouterr().out
 
 
-def test_queries_that_are_documents_are_left_out_of_both_runs(tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_queries_that_are_documents_are_left_out_of_both_runs(
+    tmp_path: Path, tiny_checkpoint: Path, capsys
+) -> None:
     """A model that was held against its own run, which holds each query first, was better with p = 0."""
     texts = {
         f"d{n}": text for n, text in enumerate(["sort a list", "sort the list", "open a file", "a file"])
@@ -147,6 +149,10 @@ def test_queries_that_are_documents_are_left_out_of_both_runs(tmp_path: Path, ti
     evaluate.main(replace(config, exclude_self=True, compare=run, run=None, json=report))
     compared = json.loads(report.read_text())["comparison"]["RR@10"]
     assert compared["difference"] == 0
+    write_run(run, {query: {name: 1.0 for name in texts if name != query} for query in qrels["test"]})
+    capsys.readouterr()
+    evaluate.main(replace(config, exclude_self=True, compare=run, run=None, k=10))
+    assert "If it was cut there" not in capsys.readouterr().out, "the run ranks every other document"
 
 
 def finished(run: Path, data: Path, splits: list[str] | None = None, **source: Any) -> Path:

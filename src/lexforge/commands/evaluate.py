@@ -199,10 +199,11 @@ def main(cfg: Config) -> None:
             )
         depth = max(map(len, other.values()), default=0)
         deeper = evaluation.measures_below(cfg.metrics, depth)
-        if deeper and depth < min(cfg.k, len(loaded.corpus)):
+        most = min(cfg.k, len(loaded.corpus) - cfg.exclude_self)  # documents that can be ranked
+        if deeper and depth < most:
             print(
                 f"{cfg.compare} ranks at most {depth} documents per query. If it was cut there, what looks "
-                f"deeper ({', '.join(deeper)}) favours the model, which ranks up to {cfg.k}"
+                f"deeper ({', '.join(deeper)}) favours the model, which ranks up to {most}"
             )
         if unranked := len(qrels.keys() - other.keys()):
             print(
