@@ -107,6 +107,13 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "moved" / "model")
     with pytest.raises(ValueError, match=r"with other weights or settings\. Name the folder"):
         open_searcher(tmp_path / "moved" / "index")
+    shutil.rmtree(made)
+    with pytest.raises(FileNotFoundError, match="there is no model at") as missing:
+        open_searcher(tmp_path / "moved" / "index")
+    assert "--model (model= in Python) names where the model of" in missing.value.__notes__[0]
+    with pytest.raises(FileNotFoundError, match="there is no model at") as mistyped:
+        open_searcher(tmp_path / "moved" / "index", "./no-such-model")
+    assert not hasattr(mistyped.value, "__notes__")
 
 
 def test_a_name_of_the_hub_is_no_folder_beside_the_index(tiny_splade, tmp_path: Path) -> None:

@@ -255,7 +255,12 @@ def load_encoder_of(directory: str | Path, source: Source, model: str | None = N
             encoder = load_encoder(name, source.max_seq_length)
             if fingerprint(encoder) == source.fingerprint:
                 return encoder
-    return load_encoder(names[-1], source.max_seq_length)
+    try:
+        return load_encoder(names[-1], source.max_seq_length)
+    except FileNotFoundError as error:
+        if model is None:
+            error.add_note(f"--model (model= in Python) names where the model of {directory} is now")
+        raise
 
 
 def shared_weights(model: SparseEncoder, query: Vectors, documents: Vectors) -> sparse.csr_array:
