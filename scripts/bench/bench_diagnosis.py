@@ -1,6 +1,6 @@
 """What the diagnosis measures in runs that exist: one row per run, from which its thresholds were chosen.
 
-    python scripts/bench/bench_diagnosis.py runs/presets/*/*/run --language korquad=ko
+    python scripts/bench/bench_diagnosis.py runs/presets/*/*/*/run --language korquad=ko
 
 Each argument is the run directory of recipes/splade_v26.py. Its model encodes a sample of the texts that it
 was tested on, and nothing is written into the run. Rows go to results/diagnosis.csv.
