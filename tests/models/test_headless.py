@@ -318,12 +318,12 @@ def test_a_trained_headless_encoder_keeps_its_scale(tiny_checkpoint: Path, tmp_p
 
 
 def test_a_small_dense_encoder_has_no_trained_head(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:
-    """Half of so small a vocabulary are fewer terms than twice the words of long texts, which told a trained
-    head: nothing was scaled, and `lexforge adapt` took the encoder for a SPLADE.
+    """Twice the words of a long text are more than its vocabulary, so it counted as trained: nothing was
+    scaled, and `lexforge adapt` took the encoder for a SPLADE.
     """
     tiny_dense.save_pretrained(str(tmp_path / "dense"))
-    model = build_splade(tmp_path / "dense", device="cpu")
-    long = ["a b c d e f g h i j k l m n o p q r s t u v w x y z"]
+    model = build_splade(tmp_path / "dense", max_seq_length=64, device="cpu")
+    long = [" ".join(model.tokenizer.convert_ids_to_tokens(list(range(5, 60))))]
     assert not head_is_trained(model, long)
     assert head_is_trained(scale_head(model, TEXTS, active_terms=5), TEXTS)
 

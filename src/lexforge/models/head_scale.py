@@ -120,7 +120,7 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
         terms per distinct token that it has. Without any text that is not blank, the head counts as trained.
     """
     made = [module.linear.bias for module in model.modules() if isinstance(module, Dense)]
-    if made and not any(bias is not None and bias.any() for bias in made):
+    if made and all(bias is not None and not bias.any() for bias in made):
         return False  # the decoder is made of embeddings, and was neither scaled nor trained since
     chosen = _some(texts, sample)
     if not chosen:
