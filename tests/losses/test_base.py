@@ -96,6 +96,15 @@ def test_a_similarity_that_the_model_got_later_is_refused(make, tiny_dense: Sent
         loss(texts, torch.eye(2) if make is NWSLoss else torch.tensor([0.0, 1.0]))
 
 
+@pytest.mark.parametrize("make", [CoSENTLoss, InfoNCELoss, NWSLoss])
+def test_labels_in_a_list_are_refused_by_name(make, tiny_dense: SentenceTransformer) -> None:
+    """A loop of one's own may hand over the labels of its rows; "list has no attribute dim" told nothing."""
+    arguments = {"label_similarity": torch.eye(2), "aggregate": "mean"} if make is NWSLoss else {}
+    texts = [tiny_dense.preprocess(["sort a list", "open a file"])] * (1 if make is NWSLoss else 2)
+    with pytest.raises(TypeError, match=rf"{make.__name__} takes labels as a tensor.*torch\.tensor.*list"):
+        make(tiny_dense, **arguments)(texts, [[1, 0], [0, 1]] if make is NWSLoss else [0.0, 1.0])
+
+
 def test_a_loss_of_sentence_transformers_may_give_it(tiny_splade: SparseEncoder) -> None:
     """SparseCoSENTLoss makes the cosine the similarity of the model that it is made with."""
     loss = NeuralSparseLoss(tiny_splade, self_reconstruction_weight=0.0, distillation_weight=0.0)
@@ -126,6 +135,8 @@ def test_embeddings_reach_the_loss_in_float32_outside_autocast() -> None:
     assert loss.received[0][0].dtype == torch.float64
     with pytest.raises(ValueError, match="at least one text column"):
         loss([])
+    with pytest.raises(TypeError, match="Recorder takes a list with one dict per text column"):
+        loss(column(0))
 
 
 class Stateful(EmbeddingLoss):

@@ -93,9 +93,14 @@ class EmbeddingLoss(nn.Module):
             A 0-dim tensor, or a dict of named, already weighted 0-dim parts that sum to the loss.
 
         Raises:
+            TypeError: If the features are those of one column without a list, or the labels are no tensor.
             ValueError: If the loss cannot be computed several times for a batch, and the loss that wraps it
                 does so, or if the model has got another similarity since the loss was made.
         """
+        if isinstance(sentence_features, Mapping):
+            raise TypeError(
+                f"{type(self).__name__} takes a list with one dict per text column; received one dict"
+            )
         features = list(sentence_features)
         repeated = _is_repeated(self.model)
         if repeated:
@@ -189,6 +194,11 @@ class EmbeddingLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         if not embeddings:
             raise ValueError(f"{type(self).__name__} needs at least one text column; received none")
+        if labels is not None and not isinstance(labels, Tensor):
+            raise TypeError(
+                f"{type(self).__name__} takes labels as a tensor, as the data collators make it: "
+                f"torch.tensor(labels); received {type(labels).__name__}"
+            )
         # Made after this one, a loss such as SparseCoSENTLoss gives the model its own similarity.
         if self.similarity is not None:
             agreed_similarity(self.model, self.similarity, loss=type(self).__name__)
