@@ -12,7 +12,7 @@ import torch
 
 from lexforge.losses import memory
 from lexforge.settings import TrainingSettings
-from lexforge.training.recipe import check_optimizer
+from lexforge.training.recipe import check_optimizer, check_training
 
 
 def trained(make_trainer: Any, fresh: Any, folder: Path, size: Any = None, **settings: Any) -> dict[str, Any]:
@@ -84,3 +84,12 @@ def test_an_unknown_optimizer_is_refused() -> None:
         check_optimizer("lomo")
     with pytest.raises(ValueError, match=r"optim must be one of .*'adafactor'.*; received 'adam'"):
         check_optimizer("adam")
+
+
+def test_fp16_on_a_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate leaves it out there, so that a run which asked for it trained in float32."""
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    for precision in ("auto", "fp32", "bf16"):
+        check_training(TrainingSettings(precision=precision))
+    with pytest.raises(ValueError, match="--precision fp16 would be ignored without a GPU"):
+        check_training(TrainingSettings(precision="fp16"))

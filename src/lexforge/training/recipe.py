@@ -68,15 +68,21 @@ def begin_run(
 
 
 def check_training(train: TrainingSettings) -> None:
-    """Refuse an optimizer or a tracker that is unknown, or whose package is not installed.
+    """Refuse fp16 on a processor, and an optimizer or a tracker that is unknown or not installed.
 
     Args:
         train: The settings of the training.
 
     Raises:
-        ValueError: If there is none of that name, or the optimizer needs what the recipes lack.
+        ValueError: If there is none of that name, the optimizer needs what the recipes lack, or accelerate
+            would leave fp16 out.
         ImportError: If its package is missing.
     """
+    if train.precision == "fp16" and not torch.accelerator.is_available():
+        raise ValueError(
+            "--precision fp16 would be ignored without a GPU, and the run would train in float32: take bf16, "
+            "fp32 or auto"
+        )
     check_trackers(train.report_to)
     check_optimizer(train.optim)
 
