@@ -283,8 +283,8 @@ def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
         f"per document, FLOPS {p.measures['flops']:.3f}"
         for p in points
     )
-    data_name = Path(str(cfg.data)).name
-    title = f"{Path(cfg.model).name} on {data_name}, {cfg.split}: fewer terms by three settings"
+    data_name = Path(str(cfg.data)).resolve().name  # `.` itself has no name
+    title = f"{Path(cfg.model).resolve().name} on {data_name}, {cfg.split}: fewer terms by three settings"
     return report.draw_curves(title, panels, text)
 
 
