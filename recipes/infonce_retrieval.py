@@ -160,13 +160,13 @@ def main(cfg: Config) -> None:
     negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
     rows = training.load_rows(loaded, evaluator, negatives, NEGATIVE_RULE)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    if plan is not None:
-        rows = plan.some(rows)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(searched)} of them searched",
         flush=True,
     )
+    if plan is not None:
+        rows = plan.some(rows)
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     # A resumed run is refused if its data have changed.

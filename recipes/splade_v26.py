@@ -500,8 +500,9 @@ def main(cfg: Config) -> None:
         with process.main_process_first():
             teacher = teachers.load_teacher(teacher_of(cfg), documents)
     process.print(
-        f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents, {len(loaded.measured.corpus)} of them searched",
+        f"{cfg.data}: {len(rows) if plan is None else plan.rows} training rows, "
+        f"{len(evaluator.query_ids)} test queries, {len(documents)} documents, "
+        f"{len(loaded.measured.corpus)} of them searched",
         flush=True,
     )
 

@@ -169,5 +169,6 @@ def test_a_plan_tells_what_a_run_would_take(run: Run, folder: Path, tmp_path: Pa
     )
     assert result.returncode == 0, result.stderr
     assert "\nrows                  100, of which a step takes 8\n" in result.stdout
+    assert f"\n{folder}: 100 training rows, " in result.stdout
     assert f"are free at {tmp_path}" in result.stdout
     assert not out.exists()

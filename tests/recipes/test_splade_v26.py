@@ -527,7 +527,12 @@ def test_rows_with_weights_are_planned(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "clicks.csv").write_text(f"query,positive,clicks\n{rows}", encoding="utf-8")
     source = SourceOptions(hold_out=0.05, weight_column="clicks")
     recipe.main(config(tmp_path / "clicks.csv", plan=True, source=source, train=TWO_ROWS))
-    assert re.search(r"\nrows +1\d\d, of which a step takes 2\n", capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    told = re.search(
+        r"clicks\.csv: (1\d\d) training rows(?s:.*)\nrows +(1\d\d), of which a step takes 2\n", printed
+    )
+    assert told is not None
+    assert told[1] == told[2]
 
 
 def test_a_plan_mines_nothing(
