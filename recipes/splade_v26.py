@@ -273,6 +273,11 @@ def make_rows(
         per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
         say=process.print,
     )
+    if cfg.teacher_scores is not None and negatives_from not in ("judged", "bm25"):
+        raise ValueError(
+            "--teacher-scores scores the documents of each row, so the negatives must be known before: give "
+            f"--negatives judged or --negatives bm25 with it; received --negatives {negatives_from}"
+        )
     mined = negatives_from == "mined"
     taken = "bm25" if plan is not None and mined else negatives_from  # a plan mines none
     rows = training.load_rows(loaded, evaluator, taken, negative_rule(cfg), teacher_scores=cfg.teacher_scores)

@@ -322,8 +322,10 @@ def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None
     scores = beir.parent / "scores.tsv"
     scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t0.9\n" for i in range(8)))
     others = {**of_preset("v26"), "teacher_scores": scores}
-    with pytest.raises(ValueError, match="these rows have a positive and no negative: give --negatives"):
-        recipe.main(config(beir, **others))
+    for negatives in ("none", "mined"):  # those that the model mines were trained on without a score
+        message = f"give --negatives judged or --negatives bm25 with it; received --negatives {negatives}"
+        with pytest.raises(ValueError, match=message):
+            recipe.main(config(beir, **others, negatives=negatives))
     assert not (beir.parent / "run").exists()
 
 
