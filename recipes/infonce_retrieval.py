@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from lexforge import data, evaluation, losses, models, report, runs, training
-from lexforge.common.command_line import run_recipe
+from lexforge.common.command_line import refuse_unread, run_recipe
 from lexforge.negatives import NEGATIVE_RULE
 from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, SourceOptions, TrainingSettings
 
@@ -126,6 +126,15 @@ def check(cfg: Config) -> None:
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
             f"--negatives {cfg.negatives}"
         )
+    readers = {
+        "symmetric": "infonce",
+        "queue_size": "moco",
+        "momentum": "moco",
+        "tau_plus": "hcl",
+        "beta": "hcl",
+    }
+    unread = [name for name, loss in readers.items() if loss != cfg.loss.name]
+    refuse_unread(cfg.loss, unread, f"the loss is {cfg.loss.name}")
 
 
 def build_loss(settings: LossOptions, model: SentenceTransformer, **shared: Any) -> losses.EmbeddingLoss:

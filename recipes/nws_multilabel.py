@@ -149,6 +149,11 @@ def check(cfg: Config) -> None:
     data.detect_rows(cfg.data)
     if cfg.head_learning_rate is not None and not cfg.head_learning_rate > 0:
         raise ValueError(f"head_learning_rate must be above 0; received {cfg.head_learning_rate}")
+    if cfg.loss.name == "bce" and cfg.loss != LossOptions("bce"):
+        raise ValueError(
+            "--loss bce reads no number of nws, so that it would be ignored: leave out --similarity, "
+            "--aggregate, --alpha, --beta, --temperature, --queue-size and --momentum"
+        )
 
 
 def refuse_equal_labels(texts: data.MultiLabelData) -> None:

@@ -218,8 +218,14 @@ def check(cfg: Config) -> None:
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )
+    of_preset = PRESETS[cfg.preset].loss
+    unread = {"stopword_penalty": "--loss.idf-alpha is None"} if cfg.loss.idf_alpha is None else {}
+    if not cfg.loss.distillation_weight:
+        unread |= dict.fromkeys(("kl_weight", "mse_weight"), "--loss.distillation-weight is 0")
+    for name, reason in unread.items():
+        if (value := getattr(cfg.loss, name)) != getattr(of_preset, name):
+            raise ValueError(f"--loss.{name.replace('_', '-')} {value} would be ignored, because {reason}")
     if cfg.loss.phases:
-        of_preset = PRESETS[cfg.preset].loss
         for name in ("temperature", "infonce_weight", "distillation_weight"):
             value = getattr(cfg.loss, name)
             if value and value != getattr(of_preset, name):  # a weight of 0 switches its term off

@@ -55,7 +55,8 @@ def test_each_loss_trains_and_leaves_the_files_of_a_run(
     """The files are what other tools read; the measures are those of the model in the folder."""
     out = tmp_path / "out"
     result = run(
-        *("--data", folder, "--loss", loss, "--queue-size", 64, "--steps", 4, "--batch-size", 8),
+        *("--data", folder, "--loss", loss, "--steps", 4, "--batch-size", 8),
+        *(("--queue-size", 64) if loss == "moco" else ()),
         *("--max-seq-length", 16, "--learning-rate", 1e-4, "--output-dir", out),
     )
     assert result.returncode == 0, result.stderr
@@ -132,6 +133,15 @@ def test_negatives_that_the_loss_would_not_read_are_refused(run: Run, folder: Pa
     result = run("--data", folder, "--loss", "hcl", "--negatives", "bm25", "--output-dir", tmp_path / "out")
     assert result.returncode != 0
     assert "negatives are read by the loss infonce only; received the loss 'hcl'" in result.stderr
+
+
+def test_numbers_of_another_loss_are_refused(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Who tunes them would compare runs that are the same."""
+    options = ["--data", folder, "--queue-size", 64, "--beta", 2, "--output-dir", tmp_path / "out"]
+    result = run(*options)
+    assert result.returncode == 1
+    assert "error: --queue-size 64 and --beta 2.0 would be ignored: the loss is infonce" in result.stderr
+    assert "--queue-size 64 would be ignored: the loss is hcl" in run(*options, "--loss", "hcl").stderr
 
 
 def test_a_query_without_a_candidate_is_trained_on(run: Run, folder: Path, tmp_path: Path) -> None:

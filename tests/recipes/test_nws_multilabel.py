@@ -173,7 +173,7 @@ def test_the_rate_of_the_classifier_follows_the_loss(loss: str, given: float | N
 @pytest.mark.parametrize(
     ("loss", "others"),
     [
-        ({"name": "bce"}, {}),
+        ({"name": "bce", "queue_size": 2048}, {}),
         ({"label_similarity": "jaccard", "aggregate": "max"}, {}),
         ({"label_similarity": "none", "queue_size": 0}, {"measured_texts": 5}),
     ],
@@ -288,6 +288,14 @@ def test_measured_texts_without_a_known_label_are_refused(split: str, file: Path
     with pytest.raises(ValueError, match=f"texts of the split '{split}' shares a label with a training text"):
         recipe.main(config(file, "lexical"))
     assert not (file.parent / "run").exists()
+
+
+def test_numbers_that_the_loss_does_not_read_are_refused(file: Path) -> None:
+    """The comparison with another temperature would be one of two equal runs."""
+    for other in ({"temperature": 0.2}, {"label_similarity": "none"}):
+        loss = {"name": "bce", "queue_size": 2048} | other
+        with pytest.raises(ValueError, match=r"--loss bce reads no number of nws.*--similarity.*--momentum"):
+            recipe.main(config(file, "lexical", loss))
 
 
 def test_a_rate_that_unlearns_is_refused(file: Path) -> None:

@@ -317,6 +317,27 @@ def test_numbers_that_the_phases_set_are_refused(beir: Path) -> None:
     recipe.check(replace(cfg, loss=replace(cfg.loss, infonce_weight=0.0)))  # this switches the term off
 
 
+def test_numbers_of_a_term_that_is_off_are_refused(beir: Path) -> None:
+    """Who tunes them would compare runs that are the same."""
+    for others, message in (
+        (
+            {"stopword_penalty": 15.0},
+            "--loss.stopword-penalty 15.0 would be ignored, because --loss.idf-alpha",
+        ),
+        (
+            {"mse_weight": 0.5},
+            "--loss.mse-weight 0.5 would be ignored, because --loss.distillation-weight is 0",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe.check(config(beir, **of_preset("plain", **others)))
+    for others in (
+        {"stopword_penalty": 15.0, "idf_alpha": 0.0},
+        {"kl_weight": 0.5, "distillation_weight": 1.0},
+    ):
+        recipe.check(config(beir, **of_preset("plain", **others)))
+
+
 def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None:
     """One score per row has nothing to be compared with; the loss would say so at its first step."""
     scores = beir.parent / "scores.tsv"
