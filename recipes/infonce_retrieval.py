@@ -37,6 +37,7 @@ import tyro
 
 from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import refuse_unread, run_recipe
+from lexforge.data.columns import text_kind
 from lexforge.negatives import NEGATIVE_RULE
 from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, SourceOptions, TrainingSettings
 
@@ -200,13 +201,15 @@ def main(cfg: Config) -> None:
             record.add("initial", evaluator.evaluate(model))
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
-    # No loss of this recipe reads the scores of a teacher.
+    # No loss of this recipe reads the scores of a teacher. A model with a Router must be told which columns
+    # hold queries and which hold documents.
     stages.begin("train")
     if note := report.loss_note(asdict(cfg)):
         process.print(note)
     train_dataset = data.rows_to_dataset(rows)
     if "label" in train_dataset.column_names:
         train_dataset = train_dataset.remove_columns("label")
+    kinds = {name: text_kind(name) for name in train_dataset.column_names}
     trainer = training.DenseTrainer(
         model,
         loss,
@@ -215,6 +218,7 @@ def main(cfg: Config) -> None:
         **training.trainer_options(
             cfg,
             SentenceTransformerTrainingArguments,
+            router_mapping=kinds if models.has_router(model) else {},
             **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
         ),
     )

@@ -13,7 +13,9 @@ import pytest
 import torch
 from beir_folders import write_beir
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from transformers import AutoTokenizer
 from warm_processes import WarmProcesses
 
@@ -88,6 +90,29 @@ def test_static_embeddings_train_without_a_limit_of_tokens(
     assert json.loads((out / "config.json").read_text())["max_seq_length"] is None
     trained = SentenceTransformer(str(out / "model"), device="cpu")[0].embedding.weight
     assert not torch.equal(trained, model[0].embedding.weight)
+
+
+def test_both_routes_of_a_router_are_trained(
+    run: Run, folder: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    """The trainer asked for a `router_mapping`, which no flag gives, after everything had been measured."""
+
+    def route() -> list[Module]:
+        transformer = Transformer(str(tiny_checkpoint), max_seq_length=16)
+        return [transformer, Pooling(transformer.get_embedding_dimension())]
+
+    model = SentenceTransformer(modules=[Router.for_query_document(route(), route())], device="cpu")
+    model.save_pretrained(str(tmp_path / "routes"), create_model_card=False)
+    out = tmp_path / "out"
+    result = run(
+        *("--data", folder, "--model", tmp_path / "routes", "--steps", 2, "--batch-size", 8),
+        *("--learning-rate", 1e-2, "--output-dir", out),
+    )
+    assert result.returncode == 0, result.stderr
+    trained = SentenceTransformer(str(out / "model"), device="cpu")
+    for kind in ("query", "document"):
+        before, after = (one[0].sub_modules[kind][0].model.embeddings for one in (model, trained))
+        assert not torch.equal(before.word_embeddings.weight, after.word_embeddings.weight)
 
 
 @pytest.mark.slow
