@@ -78,7 +78,10 @@ class Phase:
         temperature: Temperature of InfoNCE.
         infonce_weight: Weight of InfoNCE.
         distillation_weight: Weight of distillation.
-        learning_rate_factor: Multiplies the learning rate of the schedule.
+        learning_rate_factor: Multiplies the learning rate of the schedule, finite and >= 0.
+
+    Raises:
+        ValueError: If `SparseLossNumbers` refuses a number, or the factor is out of range.
     """
 
     until: float
@@ -86,6 +89,17 @@ class Phase:
     infonce_weight: float
     distillation_weight: float
     learning_rate_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        SparseLossNumbers(
+            temperature=self.temperature,
+            infonce_weight=self.infonce_weight,
+            distillation_weight=self.distillation_weight,
+        )
+        if not 0 <= self.learning_rate_factor < math.inf:
+            raise ValueError(
+                f"learning_rate_factor must be finite and >= 0; received {self.learning_rate_factor}"
+            )
 
 
 def check_phases(phases: Sequence[Phase]) -> None:
@@ -167,11 +181,11 @@ class SparseLossNumbers:
         if not any(self.term_weights().values()):
             raise ValueError("at least one weight must be above 0; received 0 for every term")
         for name in ("temperature", "distillation_temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0; received {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and > 0; received {getattr(self, name)}")
         for name in ("l2_ratio", "margin", "kl_weight", "mse_weight"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be >= 0; received {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0; received {getattr(self, name)}")
         if self.regularized not in ("all", "anchor"):
             raise ValueError(f"regularized must be 'all' or 'anchor'; received {self.regularized!r}")
 

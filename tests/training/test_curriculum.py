@@ -52,6 +52,15 @@ def test_phases_that_do_not_cover_training_are_refused(ends: tuple[float, ...]) 
         check_phases([Phase(end, 0.1, 1.0, 1.0) for end in ends])
 
 
+@pytest.mark.parametrize(
+    "numbers", [(0.0, 1.0, 1.0), (float("inf"), 1.0, 1.0), (0.1, -1.0, 1.0), (0.1, 1.0, 1.0, float("nan"))]
+)
+def test_the_numbers_of_a_phase_are_in_range(numbers: tuple[float, ...]) -> None:
+    """A temperature of 0 was found out when the phase began, by a loss that is no number."""
+    with pytest.raises(ValueError, match="must be finite and >"):
+        Phase(1.0, *numbers)
+
+
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_the_ramp_grows_from_zero_to_one(one: float, other: float, length: float) -> None:
     """Sparsity pressure that falls during training would let a model grow dense again."""
