@@ -197,13 +197,13 @@ def test_a_plan_tells_what_a_run_would_take(run: Run, folder: Path, tmp_path: Pa
     result = run(
         "--data",
         folder,
-        *("--steps", 4, "--batch-size", 8, "--max-seq-length", 16),
+        *("--steps", 4, "--batch-size", 4, "--max-seq-length", 16),  # the plan draws fewer than all rows
         "--output-dir",
         out,
         "--plan",
     )
     assert result.returncode == 0, result.stderr
-    assert "\nrows                  100, of which a step takes 8\n" in result.stdout
+    assert "\nrows                  100, of which a step takes 4\n" in result.stdout
     assert f"\n{folder}: 100 training rows, " in result.stdout
     assert f"are free at {tmp_path}" in result.stdout
     assert not out.exists()

@@ -325,8 +325,8 @@ def _refuse_marks(table: Table, roles: Roles) -> None:
     Raises:
         DataError: If there is such a cell, whatever is to become of bad rows.
     """
-    if roles.weight is None:
-        return
+    if roles.weight is None or "string" not in str(table.rows.features[roles.weight]):
+        return  # a column of numbers needs no look at each of them
     place = 0
     for batch in table.rows.select_columns([roles.weight]).iter(1000):
         for cell in batch[roles.weight]:

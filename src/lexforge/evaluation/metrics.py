@@ -67,7 +67,7 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         ValueError: If the run, the judgements or those of a query are no dictionaries, no query is judged, a
             grade is not an integer from -9999 to 9999, a measure is unknown, a score is NaN, or a run with
             queries ranks none that is judged.
-        TypeError: If the measures are one text.
+        TypeError: If the measures are no list.
     """
     return score_run(run, qrels, metrics).mean
 
@@ -78,7 +78,7 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
     Args:
         run: `{query id: {document id: score}}`, as for `evaluate_run`.
         qrels: `{query id: {document id: grade}}`, as for `evaluate_run`.
-        metrics: Names of measures in ir-measures.
+        metrics: Names of measures in ir-measures, or its objects, as for `evaluate_run`.
 
     Returns:
         The means and the values of each query.
@@ -289,7 +289,7 @@ def check_metrics(metrics: Sequence[str], k: int) -> None:
 
     Raises:
         ValueError: If there is none, one is unknown or counts ranks beyond `k`, or `k` is below 1.
-        TypeError: If the names are one text.
+        TypeError: If the names are no list.
     """
     wanted = check_k(k)
     for name in measure_names(metrics):

@@ -118,6 +118,7 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
     Returns:
         Whether a text activates at most `UNTRAINED` of the vocabulary on average, or at most `EXPANSION`
         terms per distinct token that it has. Without any text that is not blank, the head counts as trained.
+        One that was made of embeddings, and whose bias is still 0, is not, whatever it activates.
     """
     made = [module.linear.bias for module in model.modules() if isinstance(module, Dense)]
     if made and all(bias is not None and not bias.any() for bias in made):

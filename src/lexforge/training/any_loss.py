@@ -294,10 +294,10 @@ class AnyLossTraining(BaseTrainer):
         Accelerate joins the batches of a stream, which it cannot with texts in them. Of data sets by name the
         ranks take batches of different ones in a step, and our losses exchange numbers.
         """
-        from datasets import IterableDataset  # here, as in `without_extra_columns`
-
         if world_size() == 1:
             return
+        from datasets import IterableDataset  # here, as in `without_extra_columns`
+
         streams = any(isinstance(one, IterableDataset) for one in (self.train_dataset, self.eval_dataset))
         if streams and self.accelerator.dispatch_batches is not False:
             raise ValueError(
