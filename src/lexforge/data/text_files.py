@@ -18,7 +18,7 @@ from lexforge.common.extras import missing_extra
 from lexforge.common.silent import silent
 from lexforge.common.text_identity import title_of_name
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
-from lexforge.data.lines import stripped
+from lexforge.data.lines import BYTE_ORDER_MARK, stripped
 
 if TYPE_CHECKING:
     import pypdf
@@ -96,11 +96,13 @@ def check_readers(endings: Collection[str]) -> None:
         raise missing_extra("reading PDF and HTML files", "documents", error) from None
 
 
-def read_file(path: Path) -> FileText:
+def read_file(path: Path, encoding: str | None = None) -> FileText:
     """Read one file.
 
     Args:
         path: A file with an ending of `ENDINGS`.
+        encoding: The encoding of a file that is no PDF, as Python names it; None takes UTF-8, and guesses
+            where it does not fit. The mark of UTF-16 at the beginning of a file counts in any case.
 
     Returns:
         Title and body. The title is the one that the file gives itself, or else the name of the file without
@@ -119,7 +121,7 @@ def read_file(path: Path) -> FileText:
         if ending == ".pdf":
             title, body, broken = _pdf(path)
         else:
-            text, how = _decode(path.read_bytes(), html=ending in _HTML_ENDINGS)
+            text, how = _decode(path.read_bytes(), encoding, html=ending in _HTML_ENDINGS)
             title, body = _PARTS[ending](text)
     except OSError as error:
         raise UnreadableFile(error.strerror or type(error).__name__) from error
@@ -143,7 +145,7 @@ def _without_halves(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _decode(data: bytes, *, html: bool) -> tuple[str, str]:
+def _decode(data: bytes, encoding: str | None, *, html: bool) -> tuple[str, str]:
     """Return the text of a file with line feeds as line ends, and its encoding if that was guessed."""
     how = ""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -151,6 +153,11 @@ def _decode(data: bytes, *, html: bool) -> tuple[str, str]:
             text = data.decode("utf-16")
         except UnicodeDecodeError as error:
             raise UnreadableFile("not UTF-16 after its byte order mark") from error
+    elif encoding is not None:
+        try:
+            text = data.decode(encoding).removeprefix(BYTE_ORDER_MARK)
+        except UnicodeError as error:
+            raise UnreadableFile(f"not {encoding}") from error
     elif b"\0" in data:
         how = utf_16_without_mark(data[: data.find(b"\n") + 1])
         try:

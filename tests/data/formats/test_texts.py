@@ -170,6 +170,19 @@ def test_the_encoding_is_found(data: bytes, text: str, how: str, tmp_path: Path)
     assert read(tmp_path, "x.txt", data) == FileText("x", text, how)
 
 
+def test_the_encoding_that_the_user_names_is_not_guessed(tmp_path: Path) -> None:
+    """One short word fits many encodings, so the guess may be wrong, and the user knows better."""
+    (tmp_path / "a.txt").write_bytes("жа".encode("koi8-r"))
+    (tmp_path / "b.txt").write_bytes("\ufeffжа".encode("utf-16-le"))  # its mark says more
+    notes: list[str] = []
+    found = list(texts.titled(str(tmp_path), SourceOptions(encoding="KOI8-R"), notes))
+    assert [body for *_, body in found] == ["жа", "жа"]
+    assert notes == []
+    (tmp_path / "c.txt").write_bytes(b"\x98")
+    list(texts.titled(str(tmp_path), SourceOptions(encoding="cp1251"), notes))
+    assert notes == ["files that could not be read: 1, namely c.txt (not cp1251)"]
+
+
 def test_html_is_read_in_the_encoding_that_it_declares(tmp_path: Path) -> None:
     """A few letters are too few to guess from; a wrong declaration is common, and must not stop anything."""
     page = '<meta charset="{}"><p>{}'

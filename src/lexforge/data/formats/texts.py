@@ -78,7 +78,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     for name in names:
         key = name.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may be no text
         try:
-            found = read_file(folder / name)
+            found = read_file(folder / name, options.codec)
         except BlankFile as error:
             blank.append(f"{key} ({error})")
             yield folder / name, key, "", ""
