@@ -190,12 +190,20 @@ def test_json_lines_and_folders(tmp_path: Path) -> None:
     assert f"{tmp_path}/set: 10 of 14 rows are bad and left out:" in notes
 
 
+def test_a_blank_cell_is_no_negative(tmp_path: Path) -> None:
+    """A blank text would be trained on as if it were a wrong answer, and be searched as a document."""
+    source = write(tmp_path / "x.csv", "query,positive,negative\nq,p,n\nr,p,\ns,p\n")
+    loaded = load_training_data(source, [], SKIP)
+    assert loaded.notes[1] == "  blank texts: 2, namely line 3, line 4"
+    assert len(loaded.training_rows()) == 1
+
+
 def test_lists_of_negatives_that_are_empty_are_bad_rows(tmp_path: Path) -> None:
     """Where they are skipped, the other rows keep their negatives."""
     rows = [{"query": f"q{i}", "pos": "p", "neg": ["n", "m"] if i else []} for i in range(3)]
     source = write(tmp_path / "x.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     loaded = load_training_data(source, [], SKIP)
-    assert loaded.notes[1] == "  wrong values: 1, namely line 1"
+    assert loaded.notes[1] == "  blank texts: 1, namely line 1"
     assert loaded.training_rows().column_names == ["anchor", "positive", "negative_1", "negative_2"]
 
 
@@ -347,7 +355,7 @@ def test_the_line_of_excel_names_the_delimiter(first: str, ending: str, tmp_path
     source = write(tmp_path / f"x{ending}", gzip.compress(content) if ending.endswith("gz") else content)
     check_source(source, ["train"])
     assert pairs_of(source, SKIP) == [("ask", "a text")]
-    with pytest.raises(DataError, match=rf"x\{ending}:4: the query or positive is blank"):
+    with pytest.raises(DataError, match=rf"x\{ending}:4: the query is blank"):
         load_training_data(source, [])
     source = write(tmp_path / "alone.csv", f"{first}\n")
     with pytest.raises(DataError, match=r"alone\.csv:2: expected names of columns; the line is blank"):

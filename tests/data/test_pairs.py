@@ -234,7 +234,7 @@ def test_scored_rows_and_lists(
     [
         (
             [{"query": "q", "pos": "p", "neg": ["n"]}, {"query": "r", "pos": "p", "neg": []}],
-            "lists of 'neg' are empty",
+            "the neg is empty",
         ),
         (
             [{"query": "q", "positive": "p", "score": 1.0}],
@@ -254,8 +254,12 @@ def test_scored_rows_and_lists(
             "'neg_scores' must be a list of 1 scores",
         ),
         ([{"query": "q", "positive": "p", "label": 1, "score": 1}], "several columns may hold the scores"),
-        ([{"query": "q", "pos": []}, {"query": "q", "pos": ["p"]}], "the query or pos is blank"),
-        ([{"query": " ", "positive": "p"}], r"rows\.jsonl:1: the query or positive is blank"),
+        ([{"query": "q", "pos": []}, {"query": "q", "pos": ["p"]}], "the pos is blank"),
+        ([{"query": " ", "positive": "p"}], r"rows\.jsonl:1: the query is blank"),
+        (
+            [{"query": "q", "pos": "p", "neg": ["n", " "]}, {"query": "r", "pos": "p", "neg": ["n", "m"]}],
+            "the neg is blank",
+        ),
     ],
 )
 def test_wrong_rows_are_refused(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:

@@ -347,7 +347,7 @@ def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, score
         made = _rows_of(record, roles, width)
     except DataError:
         empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
-        return [[*empty, 1 + _FAULTS.index(_fault_of(record, roles)), 0]]
+        return [[*empty, 1 + _FAULTS.index(_fault_of(record, roles, width)), 0]]
     try:
         weight, fault = _weight_of(record, roles), 0
     except DataError:
@@ -357,11 +357,12 @@ def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, score
     return [[*row, *weight, *both] for row, *both in zip(made, marks, identities, strict=True)]
 
 
-def _fault_of(record: Mapping[str, Any], roles: Roles) -> str:
+def _fault_of(record: Mapping[str, Any], roles: Roles, width: int) -> str:
     """Return what is wrong with a record that `_rows_of` refused."""
-    positives = _positives(record, roles)
-    texts = [record[roles.anchor], *positives]
-    if not positives or any(text is None or (isinstance(text, str) and not stripped(text)) for text in texts):
+    positives, negatives = _positives(record, roles), _negatives(record, roles)[:width]
+    texts = [record[roles.anchor], *positives, *(text for _, text in negatives)]
+    blank = any(text is None or (isinstance(text, str) and not stripped(text)) for text in texts)
+    if blank or not positives or len(negatives) < width:
         return BLANK
     return IDENTICAL if any(_same(texts[0], positive) for positive in positives) else WRONG
 
@@ -369,6 +370,15 @@ def _fault_of(record: Mapping[str, Any], roles: Roles) -> str:
 def _positives(record: Mapping[str, Any], roles: Roles) -> list[Any]:
     found = record[roles.positive]
     return found if isinstance(found, list) else [found]
+
+
+def _negatives(record: Mapping[str, Any], roles: Roles) -> list[tuple[str, Any]]:
+    """Return the column and the cell of each negative; null in the only column is none."""
+    cells = [(name, record[name]) for name in roles.negatives]
+    if len(cells) != 1:
+        return cells
+    [(name, only)] = cells
+    return [(name, text) for text in (only if isinstance(only, list) else [only]) if only is not None]
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -389,24 +399,20 @@ def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
 def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
     """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
     anchor, positives = record[roles.anchor], _positives(record, roles)
-    cells = [record[name] for name in roles.negatives]
-    if cells == [None]:
-        cells = []  # a column of lists that is empty in this row
-    listed = bool(cells) and isinstance(cells[0], list)
-    own_negatives = cells[0] if listed else cells
-    negatives = own_negatives[:width]
-    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
+    own_negatives = _negatives(record, roles)
+    negatives = [text for _, text in own_negatives[:width]]
+    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives), *own_negatives[:width]]
     for name, text in named:
         require_texts(None, **{name: text})
-    for place, text in enumerate(negatives):
-        require_texts(None, **{roles.negatives[0 if listed else place]: text})
-    if not positives or not all(stripped(text) for _, text in named):
-        raise DataError(f"the {roles.anchor} or {roles.positive} is blank")
+    blank = [roles.positive] if not positives else [name for name, text in named if not stripped(text)]
+    if blank:
+        raise DataError(f"the {blank[0]} is blank")
     if any(_same(anchor, positive) for positive in positives):
         same = f"the {roles.anchor} and the {roles.positive} are the same text"
         raise DataError(f"{same}; received {excerpt(anchor)}")
     if len(negatives) < width:
-        raise DataError(f"some lists of {roles.negatives[0]!r} are empty, others hold texts")
+        raise DataError(f"the {roles.negatives[0]} is empty, and other rows hold texts there")
+    listed = isinstance(record[roles.negatives[0]], list) if roles.negatives else False
     made = []
     for place, positive in enumerate(positives):
         row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
