@@ -222,17 +222,15 @@ def check(cfg: Config) -> None:
     unread = {"stopword_penalty": "--loss.idf-alpha is None"} if cfg.loss.idf_alpha is None else {}
     if not cfg.loss.distillation_weight:
         unread |= dict.fromkeys(("kl_weight", "mse_weight"), "--loss.distillation-weight is 0")
-    for name, reason in unread.items():
-        if (value := getattr(cfg.loss, name)) != getattr(of_preset, name):
-            raise ValueError(f"--loss.{name.replace('_', '-')} {value} would be ignored, because {reason}")
     if cfg.loss.phases:
-        for name in ("temperature", "infonce_weight", "distillation_weight"):
-            value = getattr(cfg.loss, name)
-            if value and value != getattr(of_preset, name):  # a weight of 0 switches its term off
-                raise ValueError(
-                    f"--loss.{name.replace('_', '-')} {value} would be ignored: the phases of the preset "
-                    f"{cfg.preset} set it; give other phases in Python (LossSettings.phases)"
-                )
+        set_by = (
+            f"the phases of the preset {cfg.preset} set it; give other phases in Python (LossSettings.phases)"
+        )
+        unread |= dict.fromkeys(("temperature", "infonce_weight", "distillation_weight"), set_by)
+    for name, reason in unread.items():
+        value = getattr(cfg.loss, name)
+        if value and value != getattr(of_preset, name):  # a weight of 0 switches its term off
+            raise ValueError(f"--loss.{name.replace('_', '-')} {value} would be ignored: {reason}")
     weights = cfg.loss.term_weights()
     for kind, wanted in (("document", cfg.document_terms), ("query", cfg.query_terms)):
         if wanted is not None and not weights[f"flops_{kind}"]:

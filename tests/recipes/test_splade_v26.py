@@ -322,11 +322,11 @@ def test_numbers_of_a_term_that_is_off_are_refused(beir: Path) -> None:
     for others, message in (
         (
             {"stopword_penalty": 15.0},
-            "--loss.stopword-penalty 15.0 would be ignored, because --loss.idf-alpha",
+            "--loss.stopword-penalty 15.0 would be ignored: --loss.idf-alpha",
         ),
         (
             {"mse_weight": 0.5},
-            "--loss.mse-weight 0.5 would be ignored, because --loss.distillation-weight is 0",
+            "--loss.mse-weight 0.5 would be ignored: --loss.distillation-weight is 0",
         ),
     ):
         with pytest.raises(ValueError, match=message):
