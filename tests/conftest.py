@@ -329,7 +329,7 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., Any]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fresh(loaded_splade) -> Callable[[], Any]:
     """Makes the same encoder again and again."""
     return partial(copy.deepcopy, loaded_splade)

@@ -20,7 +20,6 @@ from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
-from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from transformers import Trainer, TrainerCallback
 
 from lexforge.common.numbers import byte_size
@@ -29,11 +28,7 @@ from lexforge.runs.checkpoint_folders import by_step, check_seal, last_checkpoin
 from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
-
-
-def plain_model(checkpoint: Path) -> SparseEncoder:
-    transformer = Transformer(str(checkpoint), transformer_task="fill-mask", max_seq_length=32)
-    return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+Fresh = Callable[[], SparseEncoder]
 
 
 class AtStep(TrainerCallback):
@@ -48,10 +43,11 @@ class AtStep(TrainerCallback):
 
 
 def test_a_checkpoint_is_written_beside_and_holds_what_callbacks_save(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A callback that saves a file of its own (a queue, mined negatives) saves into the same whole: once,
-    under the folder it computes as ever, before the checkpoint has its name.
+    under the folder it computes as ever, before the checkpoint has its name. An upload, which runs in the
+    background when the folder beside is long gone, gets that name.
     """
     calls = []
 
@@ -62,7 +58,12 @@ def test_a_checkpoint_is_written_beside_and_holds_what_callbacks_save(
             (folder / "own.json").write_text(str(state.global_step))
 
     trainer = make_trainer(tiny_splade, tmp_path, callbacks=[Saves()])
+    pushed: list[str] = []
+    trainer.args.push_to_hub = True
+    monkeypatch.setattr(BaseTrainer, "_push_from_checkpoint", lambda _, folder: pushed.append(folder))
+    monkeypatch.setattr(Trainer, "_finish_current_push", lambda _: None)
     trainer.train()
+    assert pushed == [str(tmp_path / f"checkpoint-{step}") for step in (2, 4, 6)]
     assert calls == [(f"unfinished/checkpoint-{step}", False) for step in (2, 4, 6)]
     for step in (2, 4, 6):
         check_seal(tmp_path / f"checkpoint-{step}")
@@ -70,19 +71,6 @@ def test_a_checkpoint_is_written_beside_and_holds_what_callbacks_save(
     assert trainer.args.output_dir == str(tmp_path)
     checkpoints = [f"checkpoint-{step}" for step in (2, 4, 6)]
     assert sorted(path.name for path in tmp_path.iterdir()) == [*checkpoints, "log.jsonl"]
-
-
-def test_no_object_of_ours_is_pickled(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
-) -> None:
-    """Every file of a checkpoint is text, safetensors or a torch file that the restricted reader accepts."""
-    make_trainer(tiny_splade, tmp_path).train()
-    checkpoint = tmp_path / "checkpoint-6"
-    suffixes = {path.suffix for path in checkpoint.rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".safetensors", ".pt", ".pth", ".txt", ".md"}
-    assert json.loads((checkpoint / "training_args.json").read_text())["learning_rate"] == 1e-3
-    for name in ("optimizer.pt", "scheduler.pt"):
-        torch.load(checkpoint / name, weights_only=True)
 
 
 class Bomb:
@@ -96,16 +84,23 @@ class Bomb:
 
 
 @pytest.fixture(scope="module")
-def half_way(
-    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, make_trainer: MakeTrainer
-) -> Path:
+def half_way(fresh: Fresh, tmp_path_factory: pytest.TempPathFactory, make_trainer: MakeTrainer) -> Path:
     """A checkpoint of step 2 of 6."""
     folder = tmp_path_factory.mktemp("half-way")
-    trainer = make_trainer(plain_model(tiny_checkpoint), folder)
+    trainer = make_trainer(fresh(), folder)
     trainer.add_callback(AtStep(2, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     with pytest.raises(TrainingInterrupted):
         trainer.train()
     return folder / "checkpoint-2"
+
+
+def test_no_object_of_ours_is_pickled(half_way: Path) -> None:
+    """Every file of a checkpoint is text, safetensors or a torch file that the restricted reader accepts."""
+    suffixes = {path.suffix for path in half_way.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".safetensors", ".pt", ".pth", ".txt", ".md"}
+    assert json.loads((half_way / "training_args.json").read_text())["learning_rate"] == 1e-3
+    for name in ("optimizer.pt", "scheduler.pt"):
+        torch.load(half_way / name, weights_only=True)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +115,7 @@ def half_way(
     ],
 )
 def test_a_planted_pickle_is_never_run(
-    tiny_checkpoint: Path,
+    fresh: Fresh,
     tmp_path: Path,
     make_trainer: MakeTrainer,
     half_way: Path,
@@ -139,7 +134,7 @@ def test_a_planted_pickle_is_never_run(
         (checkpoint / name).write_bytes(pickle.dumps(Bomb(mark), protocol=2))
     if sealed:
         seal(checkpoint)
-    trainer = make_trainer(plain_model(tiny_checkpoint), tmp_path / "run")
+    trainer = make_trainer(fresh(), tmp_path / "run")
     if name == "scaler.pt":  # read only where the run has one
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu", enabled=False)
     with pytest.raises(pickle.UnpicklingError if sealed else DamagedCheckpointError):
@@ -224,15 +219,12 @@ BEST = {
 
 
 @pytest.fixture
-def make_best(
-    tiny_checkpoint: Path, make_trainer: MakeTrainer, training_rows: list[dict[str, str]]
-) -> MakeTrainer:
+def make_best(fresh: Fresh, make_trainer: MakeTrainer, training_rows: list[dict[str, str]]) -> MakeTrainer:
     """Folder, arguments -> a trainer that evaluates and loads the best model in the end."""
 
     def make(folder: Path, **arguments: Any) -> SpladeTrainer:
         rows = Dataset.from_list(training_rows)
-        model = plain_model(tiny_checkpoint)
-        return make_trainer(model, folder, arguments=BEST | arguments, eval_dataset=rows)
+        return make_trainer(fresh(), folder, arguments=BEST | arguments, eval_dataset=rows)
 
     return make
 
@@ -256,10 +248,18 @@ def test_a_signal_keeps_the_newest_checkpoint_beside_the_best(make_best: MakeTra
 
 
 def test_a_finished_run_resumed_is_what_training_left(make_best: MakeTrainer, tmp_path: Path) -> None:
-    """Killed while it evaluated; the best model is the result, and no further step is taken."""
+    """Killed while it evaluated; the best model is the result, known by its name and kept, and no further
+    step is taken.
+    """
     whole = make_best(tmp_path)
     whole.train()
     assert checkpoints(tmp_path) == ["checkpoint-2", "checkpoint-6"]
+    losses = {line["step"]: line["eval_loss"] for line in whole.state.log_history if "eval_loss" in line}
+    best = tmp_path / f"checkpoint-{max(losses, key=losses.__getitem__)}"
+    # The Trainer notes the path while the checkpoint still lies beside its place.
+    saved = json.loads((best / "trainer_state.json").read_text())
+    assert saved["best_model_checkpoint"] == whole.state.best_model_checkpoint == str(best)
+    check_seal(best)
     resumed = make_best(tmp_path)
     resumed.add_callback(AtStep(7, lambda: pytest.fail("trained on")))
     resumed.train(resume_from_checkpoint=True)
@@ -319,12 +319,12 @@ def test_a_signal_at_the_end_of_an_epoch_keeps_its_evaluation(make_best: MakeTra
 
 
 def test_what_an_abandoned_run_left_is_set_aside(
-    tiny_checkpoint: Path, tmp_path: Path, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+    fresh: Fresh, tmp_path: Path, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Resumed from an earlier step: its later checkpoints would count as newer than those of the new run."""
-    make_trainer(plain_model(tiny_checkpoint), tmp_path).train()
+    make_trainer(fresh(), tmp_path).train()
     limit = {"save_total_limit": 1, "learning_rate": 5e-4}
-    trainer = make_trainer(plain_model(tiny_checkpoint), tmp_path, arguments=limit)
+    trainer = make_trainer(fresh(), tmp_path, arguments=limit)
     trainer.add_callback(AtStep(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     with pytest.raises(TrainingInterrupted) as interrupted:
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
@@ -342,22 +342,22 @@ def test_a_second_training_writes_its_own_checkpoints(
     trainer = make_trainer(tiny_splade, tmp_path)
     for _ in range(2):
         trainer.train()
-        saved = plain_model(tmp_path / "checkpoint-6").state_dict()
+        saved = SparseEncoder(str(tmp_path / "checkpoint-6"), device="cpu").state_dict()
         torch.testing.assert_close(saved, trainer.model.state_dict(), rtol=0, atol=0)
 
 
 def test_other_batches_than_before_are_warned_of(
-    tiny_checkpoint: Path, tmp_path: Path, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+    fresh: Fresh, tmp_path: Path, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another seed, another batch or another number of ranks: resumed is not as if uninterrupted."""
 
     def resume(**arguments: Any) -> list[str]:
         caplog.clear()
-        trainer = make_trainer(plain_model(tiny_checkpoint), tmp_path, arguments=arguments)
+        trainer = make_trainer(fresh(), tmp_path, arguments=arguments)
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
         return [record.message for record in caplog.records if "as it began" in record.message]
 
-    make_trainer(plain_model(tiny_checkpoint), tmp_path).train()
+    make_trainer(fresh(), tmp_path).train()
     assert resume(logging_steps=2) == []
     (message,) = resume(seed=7, per_device_train_batch_size=2)
     assert message.endswith("per_device_train_batch_size was 4 and is 2, seed was 42 and is 7")
@@ -366,31 +366,6 @@ def test_other_batches_than_before_are_warned_of(
     seal(tmp_path / "checkpoint-4")
     (message,) = resume()
     assert message.endswith("does not go on as it began: world_size was 2 and is 1")
-
-
-def test_the_best_checkpoint_is_known_by_its_name_and_kept(make_best: MakeTrainer, tmp_path: Path) -> None:
-    """The Trainer notes the best checkpoint's path while it still lies beside its place."""
-    trainer = make_best(tmp_path)
-    trainer.train()
-    losses = {line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line}
-    best = tmp_path / f"checkpoint-{max(losses, key=losses.__getitem__)}"
-    assert trainer.state.best_model_checkpoint == str(best)
-    saved = json.loads((best / "trainer_state.json").read_text())
-    assert saved["best_model_checkpoint"] == str(best)
-    check_seal(best)
-
-
-def test_an_upload_gets_the_checkpoint_under_its_name(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs in the background, when the folder beside is long gone."""
-    pushed: list[str] = []
-    trainer = make_trainer(tiny_splade, tmp_path)
-    trainer.args.push_to_hub = True
-    monkeypatch.setattr(BaseTrainer, "_push_from_checkpoint", lambda _, folder: pushed.append(folder))
-    monkeypatch.setattr(Trainer, "_finish_current_push", lambda _: None)
-    trainer.train()
-    assert pushed == [str(tmp_path / f"checkpoint-{step}") for step in (2, 4, 6)]
 
 
 def test_only_the_rank_that_saves_writes_the_model(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +30,10 @@ def trained(make_trainer: Any, fresh: Any, folder: Path, size: Any = None, **set
 
 
 @pytest.fixture(scope="module")
-def expected(
-    make_trainer: Any, loaded_splade: Any, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def expected(make_trainer: Any, fresh: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What training whole batches gives, with the memory that it takes."""
     folder = tmp_path_factory.mktemp("whole")
-    return trained(make_trainer, partial(copy.deepcopy, loaded_splade), folder, precision="fp32")
+    return trained(make_trainer, fresh, folder, precision="fp32")
 
 
 @pytest.mark.parametrize("way", ["checkpointing", "mini-batches", "both"])
