@@ -112,8 +112,10 @@ def test_lines_that_end_with_a_carriage_return_alone_are_refused(tmp_path: Path)
         load_training_data(str(path), [])
 
 
-@pytest.mark.parametrize("encoding", ["UTF-8", "utf8", "utf-8-sig"])
-@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [("rows.csv", "UTF-8"), ("rows.csv", "utf8"), ("rows.csv", "utf-8-sig"), ("rows.jsonl", "utf-8-sig")],
+)
 def test_utf_8_by_any_name_has_a_mark_or_none(encoding: str, name: str, tmp_path: Path) -> None:
     """The option that should help made a good file unreadable."""
     text = "query,positive\nask,a text\n" if name.endswith("csv") else OBJECTS.splitlines()[0]
@@ -122,8 +124,9 @@ def test_utf_8_by_any_name_has_a_mark_or_none(encoding: str, name: str, tmp_path
     assert found == {"anchor": "ask", "positive": "a text"}
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+@pytest.mark.parametrize(
+    ("name", "encoding"), [("rows.csv", "utf-16-le"), ("rows.csv", "utf-16-be"), ("rows.jsonl", "utf-16-le")]
+)
 def test_the_mark_of_utf_16_is_no_part_of_the_first_column(encoding: str, name: str, tmp_path: Path) -> None:
     """Excel writes it, Python leaves it where the byte order is named, and no column was called `query`."""
     text = "query,positive\nask,a text\n" if name.endswith("csv") else OBJECTS.splitlines()[0]
@@ -214,7 +217,6 @@ def test_rows_of_other_kinds_are_named_alike(tmp_path: Path) -> None:
         ),
         ("x.jsonl", OBJECTS.encode() + b'{"query": "ask"\n', "4: expected a JSON object; received '{"),
         ("x.jsonl", b'{"query": "ask"\n' + OBJECTS.encode(), "1: expected a JSON object; received '{"),
-        ("x.jsonl.gz", gzip.compress(OBJECTS.encode() * 9, mtime=0)[:-12], "broken gzip data"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(
@@ -228,8 +230,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(
     assert str(raised.value).removeprefix(f"{path}:").strip().startswith(message)
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
-@pytest.mark.parametrize("codec", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(("ending", "codec"), [(".jsonl", "utf-8"), (".csv", "utf-8"), (".csv", "utf-16")])
 def test_a_download_that_was_cut_is_told(tmp_path: Path, ending: str, codec: str) -> None:
     """In any encoding, with the file; a part of the rows is not all of them."""
     rows = [json.dumps({"anchor": f"query {n}", "positive": f"text {n * n}"}) for n in range(500)]
@@ -245,14 +246,12 @@ def test_a_download_that_was_cut_is_told(tmp_path: Path, ending: str, codec: str
 @pytest.mark.parametrize(
     ("first", "last"),
     [
-        ({}, {"title": "late"}),
-        ({"title": None}, {"title": "late"}),
-        ({"meta": None}, {"meta": {"lang": "en"}}),
-        ({"meta": {"lang": "en"}}, {"meta": {"lang": "en", "site": "a"}}),
-        ({"tags": []}, {"tags": ["a"]}),
-        pytest.param({"year": 2001}, {"year": "unknown"}, marks=needs_json),
-        pytest.param({"year": 2001}, {"year": 2**80}, marks=needs_json),
-        ({"date": "2021-01-01"}, {"date": "n.d."}),
+        ({"date": "2021-01-01"}, {"title": "late", "date": "n.d."}),
+        (
+            {"title": None, "meta": None, "site": {"lang": "en"}, "tags": []},
+            {"title": "late", "meta": {"lang": "en"}, "site": {"lang": "en", "name": "a"}, "tags": ["a"]},
+        ),
+        pytest.param({"year": 2001, "hash": 1}, {"year": "unknown", "hash": 2**80}, marks=needs_json),
     ],
 )
 def test_a_column_may_come_or_change_late_in_json_lines(
