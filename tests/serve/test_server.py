@@ -119,22 +119,23 @@ def test_an_open_port_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("address", "host", "status"),
+    ("address", "answered", "refused"),
     [
-        ("127.0.0.1", "localhost", 200),
-        ("127.0.0.1", "LocalHost:8080", 200),
-        ("127.0.0.1", "127.0.0.1:1", 200),
-        ("127.0.0.1", "[::1]:8080", 200),
-        ("127.0.0.1", "evil.example", 400),
-        ("127.0.0.1", "localhost.evil.example:8080", 400),
-        ("127.0.0.1", "", 400),
-        ("127.0.0.2", "127.0.0.2", 200),
-        ("127.0.0.2", "evil.example", 400),
-        ("0.0.0.0", "search.example", 200),
+        (
+            "127.0.0.1",
+            ["localhost", "LocalHost:8080", "127.0.0.1:1", "[::1]:8080"],
+            ["evil.example", "localhost.evil.example:8080", ""],
+        ),
+        ("127.0.0.2", ["127.0.0.2"], ["evil.example"]),
+        ("0.0.0.0", ["search.example"], []),
     ],
 )
 def test_a_local_server_answers_under_its_own_names_alone(
-    address: str, host: str, status: int, index_folder: Path, monkeypatch: pytest.MonkeyPatch
+    address: str,
+    answered: list[str],
+    refused: list[str],
+    index_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page whose name was given the address of this machine must not read the documents."""
     import uvicorn
@@ -146,10 +147,13 @@ def test_a_local_server_answers_under_its_own_names_alone(
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: served.append(self.config.app))
     run_server(index_folder, address, 0)
     with TestClient(served[0]) as client:
-        response = client.get("/search?q=tree", headers={"host": host})
-        assert client.get("/openapi.json", headers={"host": host}).status_code == status
-    assert response.status_code == status
-    if status == 400:
-        sentence = response.json()["error"]
-        assert sentence.startswith("the Host must be one of 127.0.0.1, ")
-        assert sentence.endswith(f"; received {host!r}")
+        for host in answered:
+            for path in ("/search?q=tree", "/openapi.json"):
+                assert client.get(path, headers={"host": host}).status_code == 200, host
+        for host in refused:
+            for path in ("/search?q=tree", "/openapi.json"):
+                response = client.get(path, headers={"host": host})
+                assert response.status_code == 400, host
+                sentence = response.json()["error"]
+                assert sentence.startswith("the Host must be one of 127.0.0.1, ")
+                assert sentence.endswith(f"; received {host!r}")
