@@ -65,14 +65,14 @@ def random_rows(seed: int, columns: int = 4) -> tuple[list[Row], dict[str, set[s
     return rows, relevant
 
 
-@pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("judged", [False, True])
-def test_what_is_left_out_equals_a_loop_over_texts(seed: int, judged: bool) -> None:
+def test_what_is_left_out_equals_a_loop_over_texts(judged: bool) -> None:
     """Own positive elsewhere, judged relevant, positive of the same anchor, repeated: each by its text."""
-    rows, relevant = random_rows(seed)
-    relevant = relevant if judged else {}
-    texts = BatchTexts.of(features_of(rows, relevant if judged else None), gather=False)
-    assert (~texts.left_out()).tolist() == kept_by_loop(rows, relevant)
+    for seed in range(40):
+        rows, relevant = random_rows(seed)
+        relevant = relevant if judged else {}
+        texts = BatchTexts.of(features_of(rows, relevant if judged else None), gather=False)
+        assert (~texts.left_out()).tolist() == kept_by_loop(rows, relevant), seed
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -86,29 +86,30 @@ def test_a_known_answer_is_left_out_whatever_the_order_of_rows(order: tuple[int,
                 assert left_out[own, place], (own, place, text)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_mirror_equals_a_loop_over_texts(seed: int) -> None:
+def test_the_mirror_equals_a_loop_over_texts() -> None:
     """A positive picks its anchor: an anchor that it answers too, and a repeated one, is no negative."""
-    rows, relevant = random_rows(seed)
-    found = BatchTexts.of(features_of(rows, relevant), gather=False).mirrored()
-    for own, row in enumerate(rows):
-        for place, other in enumerate(rows):
-            answers = row[1] in known_answers(other[0], rows, relevant)
-            repeats = other[0] in [earlier[0] for earlier in rows[:place]]
-            assert found[own, place].item() == (place != own and (answers or repeats)), (own, place)
+    for seed in range(20):
+        rows, relevant = random_rows(seed)
+        found = BatchTexts.of(features_of(rows, relevant), gather=False).mirrored()
+        for own, row in enumerate(rows):
+            for place, other in enumerate(rows):
+                answers = row[1] in known_answers(other[0], rows, relevant)
+                repeats = other[0] in [earlier[0] for earlier in rows[:place]]
+                expected = place != own and (answers or repeats)
+                assert found[own, place].item() == expected, (seed, own, place)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_rows_of_one_meaning_equal_a_loop_over_texts(seed: int) -> None:
+def test_rows_of_one_meaning_equal_a_loop_over_texts() -> None:
     """HCL contrasts both views with both, so the relation must hold in either direction."""
-    rows, relevant = random_rows(seed, columns=2)
-    found = BatchTexts.of(features_of(rows, relevant), gather=False).same_meaning()
-    for own, (anchor, positive) in enumerate(rows):
-        for place, (other_anchor, other_positive) in enumerate(rows):
-            same = bool({anchor, positive} & {other_anchor, other_positive})
-            same |= other_positive in known_answers(anchor, rows, relevant)
-            same |= positive in known_answers(other_anchor, rows, relevant)
-            assert found[own, place].item() == (place != own and same), (own, place)
+    for seed in range(20):
+        rows, relevant = random_rows(seed, columns=2)
+        found = BatchTexts.of(features_of(rows, relevant), gather=False).same_meaning()
+        for own, (anchor, positive) in enumerate(rows):
+            for place, (other_anchor, other_positive) in enumerate(rows):
+                same = bool({anchor, positive} & {other_anchor, other_positive})
+                same |= other_positive in known_answers(anchor, rows, relevant)
+                same |= positive in known_answers(other_anchor, rows, relevant)
+                assert found[own, place].item() == (place != own and same), (seed, own, place)
 
 
 def vector(text: str, width: int = 6) -> torch.Tensor:
@@ -138,45 +139,33 @@ def info_nce_by_loop(rows: list[Row], relevant: dict[str, set[str]], temperature
     return losses
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_info_nce_equals_a_loop_over_what_remains(tiny_dense, seed: int) -> None:
+def test_info_nce_equals_a_loop_over_what_remains(tiny_dense) -> None:
     """The whole way through the module, by default, with the share of negatives left out."""
-    rows, relevant = random_rows(seed)
     loss = InfoNCELoss(tiny_dense, 0.4)
-    value = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)
-    losses = info_nce_by_loop(rows, relevant, 0.4)
-    assert value.item() == pytest.approx(sum(losses) / len(losses), rel=1e-9)
-    kept = kept_by_loop(rows, relevant)
-    negatives = len(rows) * (len(kept[0]) - 1)
-    share = sum(line.count(False) for line in kept) / negatives
-    assert loss.metrics["candidates/left_out"].item() == pytest.approx(share)
+    for seed in range(10):
+        rows, relevant = random_rows(seed)
+        value = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)
+        losses = info_nce_by_loop(rows, relevant, 0.4)
+        assert value.item() == pytest.approx(sum(losses) / len(losses), rel=1e-9), seed
+        kept = kept_by_loop(rows, relevant)
+        negatives = len(rows) * (len(kept[0]) - 1)
+        share = sum(line.count(False) for line in kept) / negatives
+        assert loss.metrics["candidates/left_out"].item() == pytest.approx(share), seed
 
 
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_a_copy_of_a_row_changes_no_other_rows_loss(tiny_dense_session, seed: int, data) -> None:
+def test_a_copy_of_a_row_changes_no_other_rows_loss(loaded_dense, seed: int, data) -> None:
     """A text that repeats counts once: the copy adds its own row, equal to the original's, and no more."""
     rows, relevant = random_rows(seed)
     copied = data.draw(st.integers(0, len(rows) - 1))
-    loss = InfoNCELoss(tiny_dense_session, 0.4)
+    loss = InfoNCELoss(loaded_dense, 0.4)  # which only reads its similarity
 
     def total(batch: list[Row]) -> float:
         return len(batch) * loss.compute_loss(embeddings_of(batch), features_of(batch, relevant), None).item()
 
     own = info_nce_by_loop(rows, relevant, 0.4)[copied]
     assert total([*rows, rows[copied]]) - total(rows) == pytest.approx(own, rel=1e-9, abs=1e-9)
-
-
-@pytest.fixture(scope="session")
-def tiny_dense_session(tiny_checkpoint):
-    """One model for all examples of a property, which only reads its similarity."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    transformer = Transformer(str(tiny_checkpoint), max_seq_length=32)
-    return SentenceTransformer(
-        modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu"
-    )
 
 
 def test_the_symmetric_loss_leaves_out_in_both_directions(tiny_dense) -> None:
@@ -335,19 +324,19 @@ def cosine(query: str, document: str) -> float:
     return torch.cosine_similarity(vector(query), vector(document), dim=0).item()
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_triplets_look_within_their_row(tiny_splade, seed: int) -> None:
+def test_triplets_look_within_their_row(tiny_splade) -> None:
     """Another row's copy of a negative is not in this row's triplets: it must take none of them away."""
     tiny_splade.similarity_fn_name = "cosine"
-    rows, relevant = random_rows(seed)
     loss = sparse_loss(tiny_splade, infonce_weight=0.0, triplet_margin_weight=1.0, margin=2.0)
-    value = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)["triplet_margin"]
-    hinges = [
-        2.0 - cosine(row[0], row[1]) + cosine(row[0], row[column])
-        for row in rows
-        for column in own_documents_by_loop(row, rows, relevant)[1:]
-    ]
-    assert value.item() == pytest.approx(math.fsum(hinges) / (2 * len(rows)), rel=1e-9)
+    for seed in range(12):
+        rows, relevant = random_rows(seed)
+        value = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)["triplet_margin"]
+        hinges = [
+            2.0 - cosine(row[0], row[1]) + cosine(row[0], row[column])
+            for row in rows
+            for column in own_documents_by_loop(row, rows, relevant)[1:]
+        ]
+        assert value.item() == pytest.approx(math.fsum(hinges) / (2 * len(rows)), rel=1e-9), seed
 
 
 @pytest.mark.parametrize("seed", range(12))
