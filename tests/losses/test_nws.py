@@ -615,8 +615,7 @@ def label_rows(topics, count: int = 96) -> list[dict]:
     return rows
 
 
-@pytest.mark.parametrize("way", ["fit", "trainer"])
-@pytest.mark.parametrize("aggregate", ["mean", "max"])
+@pytest.mark.parametrize(("way", "aggregate"), [("fit", "mean"), ("trainer", "max")])
 def test_separates_topics(tiny_dense, topics, way: str, aggregate: str) -> None:
     """Through `SentenceTransformer.fit` and the Trainer, by their own label column."""
     rows = label_rows(topics)
