@@ -336,25 +336,19 @@ def test_the_lexical_backbone_trains_as_its_preset_says() -> None:
     assert adapt.defaults("some/model").train.batch_size == 32
 
 
-def run_killed_before_it_is_judged(cfg: adapt.Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave what a run leaves that is interrupted after its last step."""
-
-    def killed(*_) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(adapt.adapt, "judge", killed)
-        with pytest.raises(KeyboardInterrupt):
-            adapt.main(cfg)
-
-
 def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
     """It ends with the model of a run that was never stopped, and goes on over no other documents."""
     own = cfg.output.with_name("documents")  # one of them is changed below
     shutil.copytree(cfg.documents, own)
     cfg = replace(cfg, documents=str(own), train=replace(cfg.train, save_steps=2))
 
-    run_killed_before_it_is_judged(cfg, monkeypatch)
+    def killed(*_) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:  # after its last step
+        broken.setattr(adapt.adapt, "judge", killed)
+        with pytest.raises(KeyboardInterrupt):
+            adapt.main(cfg)
     with pytest.raises(FileExistsError, match="or resume the run that it holds"):
         adapt.main(cfg)
     text = (own / "3.md").read_text()
@@ -372,9 +366,7 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("changed", ["queries", "judged"])
-def test_an_interrupted_run_goes_on_over_no_other_queries(
-    cfg, tmp_path: Path, documents: Path, monkeypatch, changed: str
-) -> None:
+def test_a_run_goes_on_over_no_other_queries(cfg, tmp_path: Path, documents: Path, changed: str) -> None:
     """The second half of its steps would train on other rows, or be judged by other queries."""
     file = tmp_path / "log.txt"
     file.write_text("how to sort\nhow to read\n")
@@ -383,16 +375,16 @@ def test_an_interrupted_run_goes_on_over_no_other_queries(
     queries = {f"q{n}": word for n, word in enumerate(WORDS[:6])}
     write_beir(judged, texts, queries, {"test": {f"q{n}": {f"{n}.md": 1} for n in range(6)}})
     given = {"queries": {"queries": file}, "judged": {"judged": str(judged), "split": "test"}}[changed]
-    cfg = replace(cfg, train=replace(cfg.train, save_steps=2), **given)
+    cfg = replace(cfg, **given)
 
-    run_killed_before_it_is_judged(cfg, monkeypatch)
+    adapt.claim(cfg, texts)
     if changed == "queries":
         file.write_text("how to sort\nhow to write\n")
     else:
         lines = (judged / "qrels" / "test.tsv").read_text().splitlines()
         (judged / "qrels" / "test.tsv").write_text("\n".join(lines[:-1]) + "\n")
     with pytest.raises(ValueError, match="queries"):
-        adapt.main(replace(cfg, resume=True))
+        adapt.claim(replace(cfg, resume=True), texts)
 
 
 def test_a_run_that_has_ended_can_be_resumed(cfg) -> None:
