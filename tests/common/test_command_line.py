@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -10,12 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from warm_processes import WarmProcesses
 
 from lexforge.common.command_line import one_line_errors, run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
-HEAVY = ("torch", "transformers", "sentence_transformers", "datasets", "numba", "faiss", "sklearn")
+# Prints the help of each script of its arguments, and which slow packages are loaded by then.
+HELPS = """
+import contextlib, io, json, runpy, sys
+slow = {"torch", "transformers", "sentence_transformers", "datasets", "numba", "faiss", "sklearn"}
+for path in sys.argv[1:]:
+    sys.argv = [path, "--help"]
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as out:
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            assert not end.code
+    out.seek(0)
+    print(json.dumps([out.read(), sorted(slow & set(sys.modules))]))
+"""
 
 
 @dataclass(frozen=True)
@@ -155,33 +170,24 @@ def test_the_default_is_changed_by_the_options(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "5\n"
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_help_shows_an_example_first_and_loads_nothing_slow(path: Path) -> None:
+def test_help_shows_an_example_first_and_loads_nothing_slow() -> None:
     """The first command of a new user took nine seconds, and some told nothing but their options."""
-    code = (
-        "import runpy, sys\n"
-        f"sys.argv = [{str(path)!r}, '--help']\n"
-        "try:\n"
-        "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "except SystemExit as end:\n"
-        "    assert not end.code\n"
-        f"print('loaded:', *({HEAVY!r} and [name for name in {HEAVY!r} if name in sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    text, _, loaded = done.stdout.rpartition("loaded:")
-    assert loaded.split() == []
-    assert text.startswith(f"usage: {path.name} [-h]")  # a copy of a recipe is no command of `lexforge`
-    example = text.index(f"{path.parent.name}/{path.name}", text.index("\n"))
-    assert example < text.index("options ─")
-    assert "--debug" in text
-
-
-def test_a_command_without_its_data_ends_with_one_line(tmp_path: Path) -> None:
-    """What a user sees when a folder is misspelt."""
-    command = [sys.executable, "-m", "lexforge", "encode", "--model", "m"]
-    command += ["--data", str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")]
+    command = [sys.executable, "-c", HELPS, *map(str, RECIPES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for path, line in zip(RECIPES, done.stdout.splitlines(), strict=True):
+        text, loaded = json.loads(line)
+        assert loaded == [], path
+        assert text.startswith(f"usage: {path.name} [-h]")  # a copy of a recipe is no command of `lexforge`
+        example = text.index(f"{path.parent.name}/{path.name}", text.index("\n"))
+        assert example < text.index("options ─"), path
+        assert "--debug" in text, path
+
+
+def test_a_command_without_its_data_ends_with_one_line(warm: WarmProcesses, tmp_path: Path) -> None:
+    """What a user sees when a folder is misspelt."""
+    words = ["--model", "m", "--data", tmp_path / "nowhere", "--output", tmp_path / "out"]
+    done = warm.completed("-m", "lexforge", "encode", *words)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: ")
     assert "nowhere" in done.stderr.splitlines()[-1]
