@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from beir_folders import write_beir, write_lines
 from pyarrow import parquet
 
 from lexforge.data import (
@@ -25,10 +26,7 @@ from lexforge.data import (
 
 def test_a_folder_is_read_as_beir(tmp_path: Path) -> None:
     """The layout in which most collections are published."""
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "body"}\n')
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "query"}\n')
-    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    small_set(tmp_path, "test")
     expected = RetrievalData(tmp_path.name, {"d": "T body"}, {"q": "query"}, {"test": {"q": {"d": 1}}})
     assert load_retrieval_data(str(tmp_path)) == expected
 
@@ -58,20 +56,15 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
     if path.suffix == ".parquet":
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(path, rows)
     else:
         mark = "\t" if path.suffix == ".tsv" else ","
         path.write_text("".join(f"{mark.join(row)}\n" for row in [rows[0], *(row.values() for row in rows)]))
     return path
 
 
-def write_beir(folder: Path) -> Path:
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "body"}\n')
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "query"}\n')
-    for split in ("train", "test"):
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    return folder
+def small_set(folder: Path, *splits: str) -> Path:
+    return write_beir(folder, {"d": ("T", "body")}, {"q": "query"}, {one: {"q": {"d": 1}} for one in splits})
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet", "a folder"])
@@ -99,7 +92,7 @@ def test_a_mistake_in_the_options_is_told_as_the_loader_tells_it(form: str, tmp_
 
 def test_a_column_that_is_named_for_data_without_columns_is_refused(tmp_path: Path) -> None:
     """It was ignored, and whoever named it believed that it was read."""
-    source, options = str(write_beir(tmp_path / "set")), SourceOptions(query_column="title")
+    source, options = str(small_set(tmp_path / "set", "train", "test")), SourceOptions(query_column="title")
     for load in (
         lambda: check_source(source, ["test"], options),
         lambda: load_training_data(source, ["test"], options),
@@ -116,7 +109,7 @@ def test_a_column_that_is_named_for_data_without_columns_is_refused(tmp_path: Pa
 )
 def test_a_missing_file_is_told_as_the_loader_tells_it(missing: str, tmp_path: Path) -> None:
     """A folder in BEIR layout has at least four files, and a name may be mistyped."""
-    source = write_beir(tmp_path / "set")
+    source = small_set(tmp_path / "set", "train", "test")
     check_source(str(source), ["train", "test"])
     if missing == "qrels":
         for file in (source / "qrels").iterdir():
@@ -159,6 +152,7 @@ MISTAKES = [
     (["--data", "header.csv", "--hold-out", ".1"], "header.csv holds no row"),
     (["--data", "blank.jsonl", "--hold-out", ".1"], "blank.jsonl holds no row"),
     (["--data", "set"], "there is no file set/queries.jsonl, plain or compressed (.gz, .zst)"),
+    (["--data", "documents"], "documents: the folder holds documents (1 .md) without judged queries"),
     (["--data", "nowhere"], "there is no file or folder nowhere; expected docstrings (the embedded corpus)"),
     (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
     (["--negatives", "nowhere.jsonl"], "there is no such file"),
@@ -184,7 +178,9 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, set[st
     write_rows(folder / "rows.csv", ROWS)
     (folder / "header.csv").write_text("query,positive\n")
     (folder / "blank.jsonl").write_text("\n")
-    (write_beir(folder / "set") / "queries.jsonl").unlink()
+    (small_set(folder / "set", "train", "test") / "queries.jsonl").unlink()
+    (folder / "documents").mkdir()
+    (folder / "documents" / "a.md").write_text("text")
     command = [sys.executable, "-c", MISTAKEN, json.dumps([words for words, _ in MISTAKES])]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
