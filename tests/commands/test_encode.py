@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from beir_folders import write_lines
 from safetensors.torch import load_file, save_file
 
 from lexforge.commands import encode
@@ -32,13 +32,10 @@ def environment() -> dict[str, str]:
 
 
 def write_corpus(folder: Path, documents: int) -> Path:
-    folder.mkdir()
     chance = random.Random(0)
-    with (folder / "corpus.jsonl").open("w") as file:
-        for number in range(documents):
-            text = " ".join(chance.choices(WORDS, k=chance.randint(0, 40)))
-            file.write(json.dumps({"_id": f"d{number}", "text": text}) + "\n")
-    return folder
+    texts = [" ".join(chance.choices(WORDS, k=chance.randint(0, 40))) for _ in range(documents)]
+    rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    return write_lines(folder / "corpus.jsonl", rows).parent
 
 
 def command(model: Path, data: Path, output: Path, block_rows: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from beir_folders import write_lines
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
@@ -26,8 +27,7 @@ TEXTS = {"q0": "sort the list", "q1": "open the file", "q2": "parse a tree"}  # 
 @pytest.fixture
 def folder(corpus_folder: Path) -> Path:
     """The corpus with three queries of a training split."""
-    lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in QUERIES.items()]
-    (corpus_folder / "queries.jsonl").write_text("".join(lines))
+    write_lines(corpus_folder / "queries.jsonl", [{"_id": k, "text": text} for k, text in QUERIES.items()])
     (corpus_folder / "qrels").mkdir()
     rows = [f"{query}\t{document}\t1\n" for query, document in POSITIVES.items()]
     (corpus_folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from beir_folders import write_lines
 from sentence_transformers import SparseEncoder
 
 from lexforge.commands import score
@@ -24,8 +24,7 @@ from lexforge.settings import SourceOptions
 def folder(corpus_folder: Path) -> Path:
     """The corpus with two queries of a training split and a run of each."""
     queries = {"q0": "sort list", "q1": "file"}
-    lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in queries.items()]
-    (corpus_folder / "queries.jsonl").write_text("".join(lines))
+    write_lines(corpus_folder / "queries.jsonl", [{"_id": k, "text": text} for k, text in queries.items()])
     (corpus_folder / "qrels").mkdir()
     (corpus_folder / "qrels" / "train.tsv").write_text("q0\td0\t1\nq1\td1\t1\n")
     write_run(corpus_folder / "run.trec", {"q0": {"d2": 3.0, "d0": 2.0, "d3": 1.0}, "q1": {"d0": 1.0}})

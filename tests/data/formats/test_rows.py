@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from beir_folders import write_lines
 
 from lexforge.data import DataError, load_documents, load_retrieval_data
 
@@ -17,12 +17,6 @@ ROWS = [{"query": f"ask {place}", "positive": f"text {place}"} for place in rang
 def sizes(source: Path) -> dict[str, int]:
     data = load_retrieval_data(str(source))
     return {split: len(data.split(split)) for split in data.splits}
-
-
-def write_lines(path: Path, rows: list[dict[str, str]]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def write_csv(path: Path, rows: list[dict[str, str]]) -> Path:
