@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.commands import encode, export_vectors
-
-
-@pytest.fixture
-def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    encode.main(encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "vectors", block_rows=3))
-    return tmp_path / "vectors"
+from lexforge.commands import export_vectors
 
 
 def test_documents_and_queries_are_written_with_the_terms_of_the_model(

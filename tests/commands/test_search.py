@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beir_folders import write_lines
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding, Transformer
 from tokenizers import Tokenizer
@@ -29,12 +30,6 @@ from lexforge.common.types import DataError
 from lexforge.corpus import open_index, read_source, stored_index
 from lexforge.settings import SourceOptions
 from lexforge.storage.manifest import write_manifest
-
-
-@pytest.fixture
-def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    encode.main(encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "vectors", block_rows=3))
-    return tmp_path / "vectors"
 
 
 @pytest.mark.parametrize("index_name", ["inverted", "milvus"])
@@ -101,10 +96,8 @@ def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path
     """A text from the web that hides the lines above it, or that types, was printed as it is; so was one
     that shows what stands behind it from right to left.
     """
-    folder = tmp_path / "data"
-    folder.mkdir()
     record = {"_id": "d\x1b[8m", "text": "parse \x1b]0;title\x07 a \x9b2J tree \u202e\u2067"}
-    (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n")
+    folder = write_lines(tmp_path / "data" / "corpus.jsonl", [record]).parent
     index.main(index.Config(tmp_path / "index", documents=str(folder), model=str(tiny_checkpoint)))
     capsys.readouterr()
     search.main(search.Config(tmp_path / "index", "parse \x1b[2J tree"))
@@ -227,11 +220,9 @@ def test_a_document_that_says_nothing_new_is_found_by_its_old_text_no_more(
 ) -> None:
     """Its text is blank now, or that of another document of the same call, so there is nothing to add."""
     folder = tmp_path / "data"
-    folder.mkdir()
 
     def write(**texts: str) -> None:
-        lines = [json.dumps({"_id": key, "text": one}) + "\n" for key, one in texts.items()]
-        (folder / "corpus.jsonl").write_text("".join(lines))
+        write_lines(folder / "corpus.jsonl", [{"_id": key, "text": one} for key, one in texts.items()])
 
     write(a="open the file", b="sort the list")
     where = tmp_path / "index"
