@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from warm_processes import WarmProcesses
 
 from lexforge.storage import files, timings
 from lexforge.storage.files import (
@@ -152,33 +152,38 @@ def test_the_error_of_a_full_disk_names_the_place(write, named: str, tmp_path: P
     assert names(tmp_path) == []
 
 
-def _write_until_killed(folder: Path, what: str) -> None:
-    while True:
-        for number in range(5):
-            if what == "file":
-                write_file(folder / str(number), b"x" * 3_000_000)
-            else:
-                with new_directory(folder / str(number), keep_existing=True) as beside:
-                    for name in "ab":
-                        (beside / name).write_bytes(b"x" * 1_000_000)
+WRITES_UNTIL_KILLED = """
+import sys
+from pathlib import Path
+from lexforge.storage.files import new_directory, write_file
+folder, what = Path(sys.argv[1]), sys.argv[2]
+while True:
+    for number in range(5):
+        if what == "file":
+            write_file(folder / str(number), b"x" * 3_000_000)
+        else:
+            with new_directory(folder / str(number), keep_existing=True) as beside:
+                for name in "ab":
+                    (beside / name).write_bytes(b"x" * 1_000_000)
+"""
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_a_killed_process_leaves_whole_things_and_leftovers(what: str, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_whole_things_and_leftovers(
+    what: str, warm: WarmProcesses, tmp_path: Path
+) -> None:
     """SIGKILL at any moment, with two processes writing the same names."""
-    processes = [
-        get_context("spawn").Process(target=_write_until_killed, args=(tmp_path, what)) for _ in "ab"
-    ]
-    for process in processes:
-        process.start()
+    processes = warm.start("-c", [WRITES_UNTIL_KILLED, tmp_path, what], ranks=2)
     deadline = time.monotonic() + 120
-    while "4" not in names(tmp_path):
-        assert time.monotonic() < deadline
-        assert all(process.is_alive() for process in processes)
-        time.sleep(0.01)
-    for process in processes:
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+    try:
+        while "4" not in names(tmp_path):
+            assert time.monotonic() < deadline, warm.log.read_text()
+            time.sleep(0.01)
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+        ended = warm.end()
+    assert ended == [-signal.SIGKILL] * 2, warm.log.read_text()
     whole = [path for path in tmp_path.iterdir() if leftover(path.name) is None]
     assert [path.name for path in sorted(whole)] == ["0", "1", "2", "3", "4"]
     for path in whole:

@@ -10,11 +10,11 @@ import time
 import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm_processes import WarmProcesses
 
 from lexforge.common import progress
 from lexforge.common.similarity import Similarity
@@ -153,19 +153,19 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def _build(folder: Path) -> None:
-    module.BLOCK_TEXTS = 2
-    TeacherCache.build(CountingTeacher(), [], TEXTS, folder)
+BUILDS = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_cache import TEXTS, CountingTeacher, TeacherCache, module
+module.BLOCK_TEXTS = 2
+TeacherCache.build(CountingTeacher(), [], TEXTS, sys.argv[1])
+"""
 
 
-def test_two_processes_may_fill_one_folder(tmp_path: Path) -> None:
+def test_two_processes_may_fill_one_folder(warm: WarmProcesses, tmp_path: Path) -> None:
     """Two runs on one machine share the teacher's folder by default."""
-    processes = [get_context("spawn").Process(target=_build, args=(tmp_path,)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    ended = warm.run("-c", [BUILDS, tmp_path, Path(__file__).parent], ranks=2)
+    assert ended == [0, 0], warm.log.read_text()
     np.testing.assert_array_equal(TeacherCache(tmp_path).lookup(TEXTS, "document"), rows(TEXTS))
     assert all(path.name.startswith("block-") for path in tmp_path.iterdir())
 
