@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +28,69 @@ from lexforge.settings import (
     preset_of_model,
 )
 
-# Typed from the table of docs/losses.md, section 8: infonce, self, positive, margin, flops, min_act, kd.
-WEIGHTS = {
-    "v22": (2.0, 4.0, 10.0, 2.5, 0.005, 1.0, 0.0),
-    "v23": (2.5, 1.0, 3.0, 0.0, 0.003, 1.0, 1.0),
-    "v25": (3.0, 0.5, 2.0, 0.0, 0.002, 1.0, 2.0),
-    "v26": (3.0, 0.5, 2.0, 0.0, 0.010, 1.0, 2.0),
-}
+LOSSES = Path(__file__).resolve().parents[1] / "docs" / "losses.md"
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_the_weights_are_those_of_the_table(name: str) -> None:
+def table_of_presets() -> dict[str, dict[str, str]]:
+    """Preset -> row -> cell of the table in section 8 of docs/losses.md."""
+    section = LOSSES.read_text(encoding="utf-8").partition("\n## 8.")[2].partition("\n## 9.")[0]
+    lines = [line[1:-1].split("|") for line in section.splitlines() if line.startswith("|")]
+    (_, *names), _, *rows = [[cell.strip() for cell in line] for line in lines]
+    return {
+        name.lower(): {row[0].partition(" (")[0]: row[column] for row in rows}
+        for column, name in enumerate(names, 1)
+    }
+
+
+TABLE = table_of_presets()
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(Fraction(number)) for number in re.findall(r"[\d.]+(?:e-\d+|/\d+)?", cell)]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_preset_has_the_numbers_of_the_documentation(name: str) -> None:
     """A preset that drifts from its source would be published under a wrong name."""
-    loss = PRESETS[name].loss  # type: ignore[index]
-    found = (
-        loss.infonce_weight,
-        loss.self_reconstruction_weight,
-        loss.positive_activation_weight,
-        loss.triplet_margin_weight,
-        loss.flops_weight,
-        loss.minimum_activation_weight,
-        loss.distillation_weight,
-    )
-    assert found == WEIGHTS[name]
+    preset, cells = PRESETS[name], TABLE[name]  # type: ignore[index]
+    loss, start, finish, train = preset.loss, preset.start, preset.finish, preset.train
+    for row, number in {
+        "InfoNCE": loss.infonce_weight,
+        "self-reconstruction": loss.self_reconstruction_weight,
+        "positive activation": loss.positive_activation_weight,
+        "own activation": loss.own_activation_weight or 0,
+        "triplet margin": loss.triplet_margin_weight,
+        "FLOPS": loss.flops_weight,
+        "minimum activation": loss.minimum_activation_weight,
+        "distillation": loss.distillation_weight,
+        "temperature": loss.temperature,
+        "ramp of the sparsity, share of training": loss.ramp_fraction,
+        "idf in the bias": start.idf_bias,
+        "horizon of the average": finish.average_horizon,
+        "share of the start": finish.start_share,
+        "threshold at the end": finish.prune_threshold,
+        "learning rate, pretrained / from scratch": train.learning_rate,
+    }.items():
+        assert number == pytest.approx(numbers(cells[row])[0]), row
+    scratch = numbers(cells["learning rate, pretrained / from scratch"])[1]
+    assert preset.training_from_scratch().learning_rate == scratch
+    schedule = {"cosine": "cosine", "stays": "constant_with_warmup"}[cells["learning rate after the warm-up"]]
+    assert train.lr_scheduler_type == schedule
+    assert loss.similarity == cells["similarity"]
+    assert (loss.idf_alpha is not None) == (cells["sparsity"] == "IDF-aware")
+    if loss.idf_alpha is not None:
+        assert [loss.idf_alpha, loss.l2_ratio] == numbers(cells["alpha / beta"])
+        assert loss.special_penalty == next(iter(numbers(cells["special tokens"])), None)
+        assert [loss.stopword_penalty] == numbers(cells["factor of stop words"])
+    if loss.distillation_weight:
+        told = numbers(cells["distillation: temperature, KL, MSE"])
+        assert [loss.distillation_temperature, loss.kl_weight, loss.mse_weight] == told
 
 
-def test_the_other_numbers_of_v26() -> None:
-    """Sections 1, 4, 5, 6 and 7 of docs/losses.md, typed again."""
-    loss = V26.loss
-    assert (loss.similarity, loss.temperature, loss.margin) == ("cosine", 0.07, 0.3)
-    assert (loss.idf_alpha, loss.special_penalty, loss.stopword_penalty) == (4.0, 100.0, 15.0)
-    assert (loss.l2_ratio, loss.top_k, loss.activation_threshold) == (0.3, 5, 0.5)
-    assert (loss.distillation_temperature, loss.kl_weight, loss.mse_weight) == (3.0, 0.7, 0.3)
-    assert loss.ramp_fraction == 0, "V26 puts its full weights in force at once"
-    v25 = PRESETS["v25"].loss
-    assert (v25.idf_alpha, v25.special_penalty, v25.stopword_penalty, v25.l2_ratio) == (2.5, None, 5.0, 0.3)
+def test_the_other_numbers_of_v26_are_those_of_the_documentation() -> None:
+    """They stand in a sentence below the table."""
+    told = f"margin {V26.loss.margin}, k {V26.loss.top_k}, theta {V26.loss.activation_threshold}"
+    assert f"Its other numbers: {told.replace('0.', '.')}." in LOSSES.read_text(encoding="utf-8")
 
 
 def test_every_number_of_the_loss_reaches_it() -> None:
