@@ -55,7 +55,6 @@ def formats_in_training(model: SparseEncoder) -> set[torch.dtype]:
     [
         (1.0, 0.5, torch.bfloat16),
         (1.0, 0.95, torch.float32),
-        (1.0, 2.0, torch.float32),
         (1.0, None, torch.float32),
     ],
 )
