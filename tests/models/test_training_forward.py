@@ -140,6 +140,15 @@ def test_it_serves_the_stock_trainer(
     assert losses(True) == pytest.approx(losses(False), rel=0.03 if bf16 else 1e-3)
 
 
+def test_a_graph_is_compiled_without_a_break(fresh: Any) -> None:
+    """Compiled training runs as before: a look at the padding would break the graph, or refuse a whole one."""
+    model, plain = fuse_encoder(without_dropout(fresh()).train()), without_dropout(fresh()).train()
+    features = model.preprocess(TEXTS)
+    compiled = torch.compile(model[0], backend="eager", fullgraph=True)
+    states, expected = (each(dict(features))["token_embeddings"] for each in (compiled, plain[0]))
+    torch.testing.assert_close(states, expected)
+
+
 def test_what_cannot_be_cut_runs_as_before(fresh: Any) -> None:
     """Evaluation keeps its bits; masks with holes and tensors of other shapes stay whole."""
     model = fuse_splade_head(fresh())

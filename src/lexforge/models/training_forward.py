@@ -107,12 +107,14 @@ class TrainingForward:
 
     def _in_pieces(self, features: Features, mask: Tensor, **kwargs: Any) -> Features:
         plain = type(self.transformer).forward
+        if not self._may_be_cut() or not _are_rows(features, mask):  # first: a graph cannot branch on a mask
+            return plain(self.transformer, features, **kwargs)
         real = mask != 0  # [B, L]
         right = bool(real[:, 0].all())  # the side of the padding
         one_side = right or bool(real[:, -1].all())
         # Behind padding on the left the positions of a part would begin elsewhere.
         moved = not right and "position_ids" not in features and learned_positions(self.transformer)
-        if not one_side or moved or not _are_rows(features, mask) or not self._may_be_cut():
+        if not one_side or moved:
             return plain(self.transformer, features, **kwargs)
         place = torch.arange(1, mask.shape[1] + 1)  # [L], counted from the side of the text
         lengths, order = (real * (place if right else place.flip(0))).amax(dim=1).sort(stable=True)  # [B]
@@ -132,9 +134,9 @@ class TrainingForward:
     def _may_be_cut(self) -> bool:
         transformer = self.transformer
         return (
-            transformer.module_output_name == "token_embeddings"
+            _runs_eagerly()
+            and transformer.module_output_name == "token_embeddings"
             and not getattr(transformer.model.config, "output_hidden_states", False)
-            and _runs_eagerly()
             # The ranks gather a layer's parts in each forward, and would not have equally many pieces.
             and not any(isinstance(module, FSDPModule) for module in transformer.modules())
         )
