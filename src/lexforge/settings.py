@@ -102,6 +102,20 @@ class Phase:
             )
 
 
+def check_positive(**numbers: float) -> None:
+    """Refuse numbers that are not finite or not above 0.
+
+    Args:
+        **numbers: Numbers by the name under which the user gave them.
+
+    Raises:
+        ValueError: If one of them is not.
+    """
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0; received {number}")
+
+
 def check_phases(phases: Sequence[Phase]) -> None:
     """Refuse phases that do not cover training once, in order.
 
@@ -180,9 +194,7 @@ class SparseLossNumbers:
                 raise ValueError(f"the weight of {name} must be finite and >= 0; received {weight}")
         if not any(self.term_weights().values()):
             raise ValueError("at least one weight must be above 0; received 0 for every term")
-        for name in ("temperature", "distillation_temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and > 0; received {getattr(self, name)}")
+        check_positive(temperature=self.temperature, distillation_temperature=self.distillation_temperature)
         for name in ("l2_ratio", "margin", "kl_weight", "mse_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0; received {getattr(self, name)}")
@@ -1124,9 +1136,7 @@ def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) 
         ValueError: If a number is not finite or not above 0, or if an inference-free model is to have a
             number of `query_terms`.
     """
-    for name, number in wanted.items():
-        if number is not None and not 0 < number < math.inf:
-            raise ValueError(f"{name} must be a finite number above 0; received {number}")
+    check_positive(**{name: number for name, number in wanted.items() if number is not None})
     if inference_free and wanted.get("query_terms") is not None:
         raise ValueError(
             "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "

@@ -98,5 +98,7 @@ def test_what_it_cannot_do_is_refused(model: SparseEncoder, tiny_splade: SparseE
         DenseAndSparseLoss(tiny_splade, **NUMBERS)
     with pytest.raises(ValueError, match="dense_weight must be at least 0; received -1"):
         DenseAndSparseLoss(model, dense_weight=-1, **NUMBERS)
+    with pytest.raises(ValueError, match=r"^dense_temperature must be a finite number above 0; received 0"):
+        DenseAndSparseLoss(model, dense_temperature=0, **NUMBERS)  # `temperature` is another number
     with pytest.raises(ValueError, match="pass it to the trainer directly"):
         DenseAndSparseLoss(model, **NUMBERS).compute_loss_from_embeddings([torch.ones(2, 90)] * 2)

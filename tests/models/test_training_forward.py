@@ -141,7 +141,7 @@ def test_it_serves_the_stock_trainer(
 
 
 def test_a_graph_is_compiled_without_a_break(fresh: Any) -> None:
-    """Compiled training runs as before: a look at the padding would break the graph, or refuse a whole one."""
+    """Compiled training runs as before: a look at the padding would break the graph."""
     model, plain = fuse_encoder(without_dropout(fresh()).train()), without_dropout(fresh()).train()
     features = model.preprocess(TEXTS)
     compiled = torch.compile(model[0], backend="eager", fullgraph=True)

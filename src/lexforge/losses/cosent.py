@@ -10,19 +10,7 @@ from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.precision import in_float32
 from lexforge.losses.similarity import paired_scores
-
-
-def check_scale(scale: float) -> None:
-    """Refuse a scale that is not a positive finite number.
-
-    Args:
-        scale: The number to check.
-
-    Raises:
-        ValueError: If it is not above 0 and finite.
-    """
-    if not 0 < scale < float("inf"):
-        raise ValueError(f"scale must be > 0 and finite; received {scale}")
+from lexforge.settings import check_positive
 
 
 @in_float32
@@ -45,7 +33,7 @@ def cosent(similarities: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
 
     Source: docs/losses.md, section 11; Huang et al. 2024 (doi 10.1109/TASLP.2024.3402087).
     """
-    check_scale(scale)
+    check_positive(scale=scale)
     if similarities.dim() != 1 or similarities.shape != labels.shape:
         raise ValueError(
             "similarities and labels must both be [N]; received "
@@ -105,7 +93,7 @@ class CoSENTLoss(EmbeddingLoss):
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices)
-        check_scale(scale)
+        check_positive(scale=scale)
         self.similarity = agreed_similarity(model, similarity, loss="CoSENTLoss")
         self.scale = scale
 

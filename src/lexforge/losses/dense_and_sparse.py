@@ -9,10 +9,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor, nn
 
 from lexforge.losses.base import Features
-from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
+from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.neural_sparse import NeuralSparseLoss
 from lexforge.losses.similarity import scores_of_columns
 from lexforge.models import TokenWeights
+from lexforge.settings import check_positive
 
 
 class DenseAndSparseLoss(NeuralSparseLoss):
@@ -43,7 +44,7 @@ class DenseAndSparseLoss(NeuralSparseLoss):
         **options: Any,
     ) -> None:
         super().__init__(model, **options)
-        check_temperature(dense_temperature)
+        check_positive(dense_temperature=dense_temperature)
         if not dense_weight >= 0:
             raise ValueError(f"dense_weight must be at least 0; received {dense_weight}")
         if self.mini_batch_size is not None:

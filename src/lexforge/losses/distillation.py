@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lexforge.losses.infonce import check_temperature
 from lexforge.losses.precision import in_float32
+from lexforge.settings import check_positive
 
 
 @in_float32
@@ -57,7 +57,7 @@ def distillation(
     Source: docs/losses.md, section 7; the factor T^2 after Hinton et al. 2015 (arXiv 1503.02531), section 2.
     """
     _check_scores(student_scores, teacher_scores)
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
     if not student_scores.numel():
         return student_scores.sum()
     teacher_scores = teacher_scores.detach()

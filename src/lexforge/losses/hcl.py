@@ -13,9 +13,9 @@ from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.gradient_cache import MiniBatchSize
-from lexforge.losses.infonce import check_temperature
 from lexforge.losses.precision import in_float32
 from lexforge.losses.similarity import unit_rows
+from lexforge.settings import check_positive
 
 Estimator = Literal["hard", "easy"]
 
@@ -32,7 +32,7 @@ def check_hcl(temperature: float, tau_plus: float, beta: float, estimator: str) 
     Raises:
         ValueError: If one of them is out of its range.
     """
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
     if not 0 <= tau_plus < 1:
         raise ValueError(f"tau_plus must lie in [0, 1); received {tau_plus}")
     if not 0 <= beta < float("inf"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,19 +12,7 @@ from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.precision import in_float32
 from lexforge.losses.similarity import scores_of_columns
-
-
-def check_temperature(temperature: float) -> None:
-    """Refuse a temperature that is not a finite number above 0.
-
-    Args:
-        temperature: The number to check.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be finite and above 0; received {temperature}")
+from lexforge.settings import check_positive
 
 
 @in_float32
@@ -57,7 +43,7 @@ def info_nce(
 
     Source: docs/losses.md, section 1; van den Oord et al. 2018 (arXiv 1807.03748), equation 4.
     """
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
     if anchor.dim() != 2 or anchor.shape != positive.shape:
         raise ValueError(
             f"anchor and positive must both be [B, D]; received {tuple(anchor.shape)} and "
@@ -148,7 +134,7 @@ class InfoNCELoss(EmbeddingLoss):
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices)
-        check_temperature(temperature)
+        check_positive(temperature=temperature)
         self.similarity = agreed_similarity(model, similarity, loss="InfoNCELoss")
         self.temperature = temperature
         self.symmetric = symmetric

@@ -11,12 +11,13 @@ from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts
 from lexforge.losses.gradient_cache import MiniBatchSize
-from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
+from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.similarity import unit_rows
 from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.structure import embedding_dimension
+from lexforge.settings import check_positive
 
 
 @in_float32
@@ -49,7 +50,7 @@ def moco(
 
     Source: docs/losses.md, section 12; He et al. 2020 (arXiv 1911.05722), equation 1 and algorithm 1.
     """
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
     if query.dim() != 2 or query.shape != key.shape:
         raise ValueError(
             f"query and key must both be [B, D]; received {tuple(query.shape)} and {tuple(key.shape)}"
@@ -118,7 +119,7 @@ class MoCoLoss(EmbeddingLoss):
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices=True)
-        check_temperature(temperature)
+        check_positive(temperature=temperature)
         self.similarity = agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
         self.momentum_encoder = MomentumEncoder(model, momentum)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.gradient_cache import MiniBatchSize
-from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
 from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
@@ -21,6 +20,7 @@ from lexforge.losses.reference_weights import Aggregate, reference_weights
 from lexforge.losses.similarity import unit_rows
 from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.structure import embedding_dimension
+from lexforge.settings import check_positive
 
 # A section of references, keys or queue: vectors [R, F] without gradient, and their labels [R, L].
 Section = tuple[Tensor, Tensor]
@@ -145,10 +145,7 @@ def check_nws_settings(
     Raises:
         ValueError: If one of them is out of its range.
     """
-    check_temperature(temperature)
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be finite and > 0; received {value}")
+    check_positive(alpha=alpha, beta=beta, temperature=temperature)
     if not with_keys and alpha >= 1:
         raise ValueError(
             "without keys alpha must be below 1, for a prototype weighs up to 1 / (1 - alpha); received "
