@@ -1,4 +1,4 @@
-"""Whether a run has finished is told by its steps, whatever rounding did to its epochs."""
+"""Whether a run has finished is told by its steps, and the command that resumes it names its folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import TrainerState
 
-from lexforge.runs.resume import has_finished
+from lexforge.runs.resume import has_finished, resume_command
+from lexforge.runs.run_directory import write_json
 from lexforge.settings import TrainingSettings
 
 
@@ -39,3 +40,19 @@ def test_a_run_that_is_to_go_on_for_more_epochs_has_not_finished(tmp_path: Path)
     state = TrainerState(global_step=25, epoch=2.5, max_steps=25, num_train_epochs=3)
     longer = TrainingSettings(epochs=3, precision="fp32").arguments(tmp_path)
     assert not has_finished(state, longer)  # both are three epochs, rounded up
+
+
+@pytest.mark.parametrize("option", ["output_dir", "output"])
+def test_the_command_names_the_folder_of_a_moved_run(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the folder that was recorded, a copy would resume the run that it is a copy of."""
+    monkeypatch.chdir(tmp_path)
+    flag = f"--{option.replace('_', '-')}"
+    first, moved = Path("first"), Path("moved")
+    first.mkdir()
+    write_json(first / "config.json", {option: "first"})
+    write_json(first / "env.json", {"command": ["lexforge", "run", flag, "first"]})
+    assert resume_command(first / "checkpoint-2") == f"lexforge run {flag} first --resume"
+    first.rename(moved)
+    assert resume_command(moved / "checkpoint-2") == f"lexforge run {flag} first --resume {flag} moved"

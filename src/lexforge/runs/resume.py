@@ -117,10 +117,16 @@ def resume_command(checkpoint: Path) -> str:
         checkpoint: A checkpoint of the run.
 
     Returns:
-        The command that `lexforge.runs.claim_run_directory` recorded, followed by `--resume`; without such a
-        record the call of `train` in Python.
+        The command that `lexforge.runs.claim_run_directory` recorded, followed by `--resume`, and by the
+        folder if the run was moved or copied since; without such a record the call of `train` in Python.
     """
-    run = read_json(checkpoint.parent / "env.json")
+    folder = checkpoint.parent
+    run = read_json(folder / "env.json")
     if run is None:
         return f"trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
-    return shlex.join([*run["command"], "--resume"])
+    settings = read_json(folder / "config.json") or {}
+    moved: list[str] = []
+    for name in ("output_dir", "output"):  # of a recipe, and of `lexforge adapt`
+        if name in settings and Path(settings[name]).resolve() != folder.resolve():
+            moved = [f"--{name.replace('_', '-')}", str(folder)]  # the last one counts
+    return shlex.join([*run["command"], "--resume", *moved])
