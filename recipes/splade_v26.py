@@ -218,6 +218,11 @@ def check(cfg: Config) -> None:
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )
+    if cfg.model == LEXICAL and cfg.start.idf_bias not in (0.0, PRESETS[cfg.preset].start.idf_bias):
+        raise ValueError(
+            f"--start.idf-bias {cfg.start.idf_bias} would be ignored: the lexical backbone has idf in its "
+            "weights already"
+        )
     of_preset = PRESETS[cfg.preset].loss
     unread = {"stopword_penalty": "--loss.idf-alpha is None"} if cfg.loss.idf_alpha is None else {}
     if not cfg.loss.distillation_weight:

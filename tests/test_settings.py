@@ -24,6 +24,7 @@ from lexforge.settings import (
     Preset,
     SourceOptions,
     SparseLossNumbers,
+    StartSettings,
     TrainingSettings,
     preset_of_model,
 )
@@ -114,6 +115,8 @@ def test_a_preset_and_the_loss_have_the_same_defaults() -> None:
         (LossSettings, {"flops_weight": -1.0}),
         (LossSettings, {"ramp_fraction": 1.5}),
         (FinishSettings, {"start_share": 1.0}),
+        (StartSettings, {"idf_bias": -0.1}),
+        (StartSettings, {"idf_bias": float("nan")}),
         (FinishSettings, {"prune_threshold": -0.1}),
         (FinishSettings, {"average_horizon": 1.5}),
         (TrainingSettings, {"precision": "fp8"}),

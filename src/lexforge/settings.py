@@ -282,13 +282,16 @@ class StartSettings:
     Args:
         scale_head: Whether the head of a masked language model that was not trained for SPLADE gets its scale
             from the documents. A model without a head gets it with every preset.
-        idf_bias: Shift of a term's logit per unit of its idf, in a pretrained encoder; the lexical backbone
-            has idf in its weights already. 0 shifts nothing.
+        idf_bias: Shift of a term's logit per unit of its idf, finite and >= 0, in a pretrained encoder; the
+            lexical backbone has idf in its weights already. 0 shifts nothing.
         untrained_document_terms: Wanted number of active terms per document where the head was not trained
             and the user wants no number of documents or queries; None leaves it to the loss.
         untrained_query_terms: The same per query.
         untrained_own_activation: Weight of own activation where the head was not trained and the user wants
             none by number.
+
+    Raises:
+        ValueError: If `idf_bias` is out of range.
 
     Source: docs/losses.md, sections 18 and 20.
     """
@@ -298,6 +301,10 @@ class StartSettings:
     untrained_document_terms: Annotated[int | None, NoFlag] = None
     untrained_query_terms: Annotated[int | None, NoFlag] = None
     untrained_own_activation: Annotated[float, NoFlag] = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.idf_bias < math.inf:
+            raise ValueError(f"idf_bias must be finite and >= 0; received {self.idf_bias}")
 
     def of_untrained_head(
         self, loss: LossSettings, finish: FinishSettings, vocabulary_size: int

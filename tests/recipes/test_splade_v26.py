@@ -338,6 +338,17 @@ def test_numbers_of_a_term_that_is_off_are_refused(beir: Path) -> None:
         recipe.check(config(beir, **of_preset("plain", **others)))
 
 
+def test_a_shift_by_idf_of_the_lexical_backbone_is_refused(beir: Path) -> None:
+    """It was left out without a word; that of a preset is left out as the help says."""
+    for others in (
+        {"start": StartSettings(idf_bias=0.2)},
+        {**of_preset("lexforge"), "start": StartSettings(idf_bias=0.2)},
+    ):
+        with pytest.raises(ValueError, match=r"--start.idf-bias 0.2 would be ignored: the lexical backbone"):
+            recipe.check(config(beir, **others))
+    recipe.check(config(beir, **of_preset("lexforge")))
+
+
 def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None:
     """One score per row has nothing to be compared with; the loss would say so at its first step."""
     scores = beir.parent / "scores.tsv"
