@@ -394,6 +394,7 @@ def test_infonce_of_weight_0_is_the_reason_that_it_is_not_measured(tmp_path: Pat
         # The run ended with its best checkpoint.
         ("nDCG@10", [0.4, 0.5, 0.4], {"step": 20, "value": 0.5}, 0.0),
         ("spearman_cosine", [0.4, 0.5, 0.4], None, 0.2),
+        ("spearman_dot", [0.4, 0.5, 0.4], None, 0.2),
         ("label_map", [0.4, 0.5, 0.4], None, 0.2),
     ],
 )

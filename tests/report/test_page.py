@@ -349,10 +349,26 @@ def test_a_dense_run_shows_its_curves(new_run: NewRun, tmp_path: Path) -> None:
     assert axis(charts["dev"], "y")[0] == 0
     text = Reader(page).text
     assert "Norm of the gradient" in text
+    assert "nDCG@10 on dev" in text
+    # The best checkpoint is chosen by another measure than the one that the page begins with.
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"evaluation": {"best_measure": "R@100"}}))
+    (folder / "log.jsonl").write_text(
+        "".join(json.dumps(one | {"eval_dev_R@100": 0.99}) + "\n" for one in (*lines, dev))
+    )
+    assert "R@100 on dev" in Reader(write_page(folder)).text
     for one in lines:
         one["candidates/left_out"] = 0.0
     (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     assert "candidates-left_out" not in charts_of(write_page(folder))
+
+
+def test_a_run_that_stopped_early_says_after_how_many_steps(run: Path) -> None:
+    """The page named the steps that were planned, and nothing told that they were not taken."""
+    assert "Steps 40 " in Reader(write_page(run)).text
+    lines = (run / "log.jsonl").read_text().splitlines(keepends=True)
+    (run / "log.jsonl").write_text("".join(lines[:21]))
+    assert "Steps 20 of 40 " in Reader(write_page(run)).text
 
 
 @pytest.mark.usefixtures("short")

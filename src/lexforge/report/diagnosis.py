@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lexforge.report.run_files import HEADLINES, RunFiles, read_run_files
+from lexforge.report.run_files import RunFiles, read_run_files
 from lexforge.report.symptoms import SYMPTOMS, Symptom, flag_of
 
 LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show no trend
@@ -132,7 +132,7 @@ def _findings(run: RunFiles) -> list[Finding]:
         symptoms["oscillation"] = replace(symptoms["oscillation"], change="lower {scale}")
     elif loss.get("name") == "bce":  # binary cross-entropy has no temperature
         symptoms["oscillation"] = replace(symptoms["oscillation"], change="lower {head_learning_rate}")
-    key = _dev_key(run.config, run.log)
+    key = run.dev_key or "eval_loss"
     if key == "eval_loss":
         # A loss moves more than a measure of ranking.
         text = "rise of the loss on dev since its best evaluation"
@@ -206,14 +206,6 @@ def _oscillation(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) ->
         return None, f"the log has {len(values)} lines of the loss, and fewer than {LINES} show no trend"
     unit = max(_guessing(config), float(np.abs(values[:3]).mean()))
     return float(np.diff(values)[1:].std()) / unit, ""  # the first step down is no oscillation
-
-
-def _dev_key(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> str:
-    """The measure on dev by which the best checkpoint is chosen, that of the headline, or else the loss."""
-    best = (config.get("evaluation") or {}).get("best_measure")
-    keys = [key for line in log for key in line if key.startswith("eval_")]
-    wanted = (best,) if best else HEADLINES
-    return next((key for name in wanted for key in keys if key.endswith(name)), "eval_loss")
 
 
 def _overfitting(

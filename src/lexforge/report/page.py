@@ -221,7 +221,8 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     if run.begins:
         began = datetime.fromtimestamp(run.begins[0]["time"]).strftime("%Y-%m-%d %H:%M")
         facts.append(("Began", began + (f", resumed {len(run.begins) - 1} times" if run.begins[1:] else "")))
-        facts.append(("Steps", f"{run.begins[-1]['max_steps']:,}"))
+        most, last = run.begins[-1]["max_steps"], max([line["step"] for line in run.log], default=0)
+        facts.append(("Steps", f"{most:,}" if last == most else f"{last:,} of {most:,}"))  # early stopping
     if run.best_checkpoint:
         facts.append(("Best checkpoint", f"step {run.best_checkpoint['step']:,}"))
     return facts

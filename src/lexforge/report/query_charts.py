@@ -50,10 +50,8 @@ def duels(runs: Sequence[RunFiles], sampled: Sequence[dict[str, tuple[int, str]]
         comparison = f"after training than {'with BM25' if system == 'bm25' else 'before'}"
         for place, run in enumerate(runs):  # those of two runs stand side by side
             heading = f"Against {against}{f' of {run.name}' if len(runs) > 1 else ''}"
-            scores, names = (
-                (run.scores.get(system), run.scores.get(TRAINED)),
-                (SYSTEM_NAMES[system], SYSTEM_NAMES[TRAINED]),
-            )
+            scores = run.scores.get(system), run.scores.get(TRAINED)
+            names = SYSTEM_NAMES[system], SYSTEM_NAMES[TRAINED]
             pairs.append((f"{system}-{place}", heading, *scores, names, comparison, sampled[place]))
     if len(runs) == 2 and not other_measurement(*runs):
         one, other = runs

@@ -14,7 +14,7 @@ from lexforge.runs import read_log
 from lexforge.runs.run_directory import read_json
 
 # The measure that the page begins with is the first of these that a run has.
-HEADLINES = ("nDCG@10", "spearman_cosine", "label_map")
+HEADLINES = ("nDCG@10", "spearman_cosine", "spearman_dot", "label_map")
 # The parts of metrics.json that are no systems.
 OTHERS = ("timing", "best_checkpoint", "training_queries", "wanted_terms")
 
@@ -68,6 +68,13 @@ class RunFiles:
         """The measure that the page begins with."""
         names = [name for values in self.metrics.values() for name in values]
         return next((name for name in (*HEADLINES, *names) if name in names), None)
+
+    @property
+    def dev_key(self) -> str | None:
+        """The key in the log of the measure on dev by which the best checkpoint is chosen, or a headline."""
+        best = (self.config.get("evaluation") or {}).get("best_measure")
+        keys = [f"eval_dev_{name}" for name in ((best,) if best else HEADLINES)]
+        return next((key for key in keys if any(key in line for line in self.log)), None)
 
 
 def headline_of(runs: Sequence[RunFiles]) -> str | None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from lexforge.report.charts import COLOURS, Chart
-from lexforge.report.run_files import RunFiles, headline_of
+from lexforge.report.run_files import RunFiles
 from lexforge.report.step_charts import DASHES, Series, line_chart
 
 Line = dict[str, Any]
@@ -37,7 +37,7 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
         note = f"The shades are the phases of the curriculum: {ends}."
     notes = dict.fromkeys([note, *(loss_note(run.config) for run in runs)])
     note = " ".join(filter(None, notes))
-    whole = _overlaid("loss", "Loss", runs, [("loss", "solid")], phases, note=note)
+    whole = _overlaid("loss", "Loss", runs, ["loss"], phases, note=note)
     parts: list[Chart] = []
     for draw in (_parts, _shares):  # those of two runs stand side by side
         for place, run in enumerate(runs):
@@ -45,20 +45,17 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
             parts += draw(run, f"-{place}" if of else "", of, phases)
     others: list[Chart | None] = []
     for kind in ("document", "query"):
-        keys = [(f"terms/{kind}", "solid"), (f"terms/{kind}_wanted", "dotted")]
+        keys = [f"terms/{kind}", f"terms/{kind}_wanted"]
         title = f"Active terms per {kind}"
         others.append(_overlaid(f"terms-{kind}", title, runs, keys, phases, from_zero=True))
-    others.append(
-        _overlaid("rate", "Learning rate", runs, [("learning_rate", "solid")], phases, from_zero=True)
-    )
+    others.append(_overlaid("rate", "Learning rate", runs, ["learning_rate"], phases, from_zero=True))
     for key, title in OTHER_CURVES.items():
         if not any(line.get(key) for run in runs for line in run.log):  # nothing but zeros
             continue
-        others.append(_overlaid(key.replace("/", "-"), title, runs, [(key, "solid")], phases, from_zero=True))
-    measured = _dev_measure(runs)
-    if measured is not None:
-        title = f"{measured.removeprefix('eval_').removeprefix('dev_')} on dev"
-        others.append(_overlaid("dev", title, runs, [(measured, "solid")], phases, from_zero=True))
+        others.append(_overlaid(key.replace("/", "-"), title, runs, [key], phases, from_zero=True))
+    if dev_key := next((run.dev_key for run in runs if run.dev_key), None):
+        title = f"{dev_key.removeprefix('eval_dev_')} on dev"
+        others.append(_overlaid("dev", title, runs, [dev_key], phases, from_zero=True))
     charts = [whole, *parts, *others] if len(runs) == 1 else [whole, *others, *parts]
     return [chart for chart in charts if chart is not None]
 
@@ -93,19 +90,20 @@ def _overlaid(
     id: str,
     title: str,
     runs: Sequence[RunFiles],
-    keys: Sequence[tuple[str, str]],
+    keys: Sequence[str],
     phases: Sequence[tuple[float, float]],
     *,
     from_zero: bool = False,
     note: str = "",
 ) -> Chart | None:
-    """A chart with the lines of all runs; the first key is the value, others are wanted values."""
+    """A chart with the lines of all runs: of a value, and dotted of the wanted value, `..._wanted`."""
     series = []
     for place, run in enumerate(runs):
-        for key, dash in keys:
+        for key in keys:
             points = [(line["step"], line[key]) for line in run.log if _is_number(line.get(key))]
             if points:
-                what = "wanted" if key.endswith("_wanted") else "mean" if len(keys) > 1 else ""
+                wanted = key.endswith("_wanted")
+                what = "wanted" if wanted else "mean" if len(keys) > 1 else ""
                 name = " ".join(filter(None, (run.name if len(runs) > 1 else "", what))) or title
                 series.append(
                     Series(
@@ -113,7 +111,7 @@ def _overlaid(
                         [step for step, _ in points],
                         [value for _, value in points],
                         COLOURS[place],
-                        DASHES[place] if dash == "solid" else dash,
+                        "dotted" if wanted else DASHES[place],
                     )
                 )
     if not series:
@@ -171,15 +169,6 @@ def _phases(run: RunFiles) -> list[tuple[float, float]]:
     lines = [line for line in log_rows(run) if "phase" in line]
     ends = [list(group)[-1]["step"] for _, group in groupby(lines, itemgetter("phase"))]
     return list(zip([0, *ends], ends, strict=False))
-
-
-def _dev_measure(runs: Sequence[RunFiles]) -> str | None:
-    """The key of the measure on dev that is drawn: that of the headline, or the first one."""
-    keys = dict.fromkeys(
-        key for run in runs for line in run.log for key in line if key.startswith("eval_dev_")
-    )
-    wanted = f"eval_dev_{headline_of(runs)}"
-    return wanted if wanted in keys else next(iter(keys), None)
 
 
 def _is_number(value: Any) -> bool:
