@@ -189,8 +189,8 @@ def main(cfg: Config) -> None:
         for key, value in values.items():
             print(f"{key:24} {value:,.4f}")
     if other is not None:
-        second = evaluation.score_run(result.run, evaluator.qrels, cfg.metrics)
-        compared = evaluation.compare_runs(evaluation.score_run(other, evaluator.qrels, cfg.metrics), second)
+        scores = evaluation.score_run(other, evaluator.qrels, cfg.metrics)
+        compared = evaluation.compare_runs(scores, result.scores)
         print(f"\n{cfg.compare} -> {cfg.model}, with the 95 % interval of the difference:")
         for name, c in compared.items():
             print(
