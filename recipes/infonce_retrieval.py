@@ -232,7 +232,7 @@ def main(cfg: Config) -> None:
 
     # The model is saved before anything else can fail.
     stages.begin("save the model")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    training.save_model(model, cfg.output_dir / "model")
 
     # Evaluation after training.
     stages.begin("measure the model after training")

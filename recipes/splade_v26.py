@@ -452,7 +452,7 @@ def leave_behind(
     """
     searched = loaded.measured.corpus
     stages.begin("save the model")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    training.save_model(model, cfg.output_dir / "model")
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
     record.add("trained", trained)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import safetensors
 import torch
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.evaluation import BaseEvaluator
 from torch import nn
 
-from lexforge.training import SpladeTrainer
+from lexforge.runs import DiskFullError
+from lexforge.training import SpladeTrainer, save_model
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -65,3 +69,21 @@ def test_a_second_training_starts_from_the_model_that_the_first_one_left(
         for name, tensor in weights(trainer.model).items():
             torch.testing.assert_close(tensor, (trained[name] + start[name]) / 2)
     assert any(not torch.equal(tensor, starts[0][name]) for name, tensor in starts[1].items())
+
+
+def test_a_model_that_does_not_fit_on_the_disk_is_told_in_one_line(
+    tiny_splade: SparseEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of safetensors ended a trained run in a traceback, which did not name --resume."""
+    full = safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise full
+
+    monkeypatch.setattr(tiny_splade, "save_pretrained", fail)
+    with pytest.raises(safetensors.SafetensorError):  # there is room: the error has another reason
+        save_model(tiny_splade, tmp_path / "model")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+    with pytest.raises(DiskFullError, match=r"does not fit into .*model, where 10 B are free.*\(--resume\)"):
+        save_model(tiny_splade, tmp_path / "model")

@@ -500,11 +500,11 @@ def keep_and_index(
     """Save the adapted model, or the start if it is the better one, and index all passages by it."""
     kept: SparseEncoder | SentenceTransformer = start.model
     if not better and start.retriever is not None:
-        start.model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
+        training.save_model(start.model, cfg.output / "rejected")
         name = str(cfg.output / BACKBONE) if cfg.model == LEXICAL else cfg.model
         kept = models.load_encoder(name, cfg.max_seq_length)
     folder = cfg.output / "model"
-    kept.save_pretrained(str(folder), create_model_card=False)
+    training.save_model(kept, folder)
     stages.begin("index all passages")
     if cfg.resume:  # of a command that was stopped after it, or has ended
         shutil.rmtree(cfg.output / "index", ignore_errors=True)

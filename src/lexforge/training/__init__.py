@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         finish_run,
         load_start,
         read_retrieval,
+        save_model,
         trainer_options,
     )
     from lexforge.training.recipe_rows import (
@@ -51,6 +52,7 @@ __all__ = [
     "load_rows",
     "load_start",
     "read_retrieval",
+    "save_model",
     "trainer_options",
     "unknown_rows",
     "weighted_batches",

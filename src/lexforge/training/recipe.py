@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,6 +21,7 @@ from transformers import (
 )
 
 from lexforge import data, evaluation, export, models, report, runs
+from lexforge.common.numbers import byte_size
 from lexforge.settings import BACKBONE, LEXICAL, RecipeSettings, TrainingSettings
 from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
@@ -269,6 +271,29 @@ def hub_arguments(name: str | None) -> dict[str, Any]:
     if name is None:
         return {}
     return {"push_to_hub": True, "hub_model_id": name, "hub_private_repo": True, "hub_strategy": "end"}
+
+
+def save_model(model: BaseModel, folder: Path) -> None:
+    """Save the model of a run, before anything else can fail.
+
+    Args:
+        model: The model, after training.
+        folder: The folder of the model, in the run directory.
+
+    Raises:
+        DiskFullError: If the model does not fit on the disk.
+    """
+    try:
+        model.save_pretrained(str(folder), create_model_card=False)
+    except Exception as error:  # the writer of safetensors raises one of its own
+        needed = sum(weight.nbytes for weight in model.parameters())
+        free = shutil.disk_usage(folder.parent).free
+        if free >= needed:
+            raise
+        raise runs.DiskFullError(
+            f"the model of {byte_size(needed)} does not fit into {folder}, where {byte_size(free)} are free. "
+            "The last checkpoint is whole: make room, and resume the run (--resume)"
+        ) from error
 
 
 def finish_run(
