@@ -249,7 +249,10 @@ def main(cfg: Config) -> None:
         task="retrieval",
         measured=len(searched),
         metrics=record.metrics,
-        settings={"loss": cfg.loss.name, "negatives": negatives},
+        settings={
+            "loss": cfg.loss.name,
+            "negatives": negatives if "negative_1" in rows[0] else "none",
+        },
         timing=trained.timing,
     )
 

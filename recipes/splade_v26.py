@@ -608,7 +608,7 @@ def main(cfg: Config) -> None:
             settings={
                 "preset": cfg.preset,
                 "teacher": taught_by if cfg.loss.needs_teacher else "none",
-                "negatives": negatives_from,
+                "negatives": negatives_from if "negative_1" in rows[0] else "none",
                 "output vocabulary": cfg.output_vocabulary,
             },
             training_queries=compared,

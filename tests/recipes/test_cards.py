@@ -55,7 +55,7 @@ RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     "infonce_retrieval": (
         write_queries,
         {},
-        ["| BM25 |", "over 12 documents", "nDCG@10", "| loss | infonce |"],
+        ["| BM25 |", "over 12 documents", "nDCG@10", "| loss | infonce |", "| negatives | none |"],
     ),
     "cosent_sts": (write_pairs, {"scale": 11.0}, ["the 4 pairs", "spearman_cosine", "| scale | 11.0 |"]),
     "nws_multilabel": (write_labels, {}, ["on 4 texts", "label_map", "| loss | nws |"]),
