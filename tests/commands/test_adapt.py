@@ -337,7 +337,9 @@ def test_the_lexical_backbone_trains_as_its_preset_says() -> None:
 
 
 def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
-    """It ends with the model of a run that was never stopped, and goes on over no other documents."""
+    """It ends with the model of a run that was never stopped, and goes on over no other documents. A run that
+    has ended goes on as well.
+    """
     own = cfg.output.with_name("documents")  # one of them is changed below
     shutil.copytree(cfg.documents, own)
     cfg = replace(cfg, documents=str(own), train=replace(cfg.train, save_steps=2))
@@ -364,6 +366,14 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert one.equal(other)
 
+    # A command that was killed in its last second has an index already; it is made anew.
+    found = json.loads((whole.output / "adapt.json").read_text())
+    (whole.output / "adapt.json").unlink()
+    run(replace(whole, resume=True))
+    again = json.loads((whole.output / "adapt.json").read_text())
+    assert found["after"]["held_out"]["nDCG@10"] == again["after"]["held_out"]["nDCG@10"]
+    assert len(open_index(whole.output / "index")[0].ids) == 40
+
 
 @pytest.mark.parametrize("changed", ["queries", "judged"])
 def test_a_run_goes_on_over_no_other_queries(cfg, tmp_path: Path, documents: Path, changed: str) -> None:
@@ -385,17 +395,6 @@ def test_a_run_goes_on_over_no_other_queries(cfg, tmp_path: Path, documents: Pat
         (judged / "qrels" / "test.tsv").write_text("\n".join(lines[:-1]) + "\n")
     with pytest.raises(ValueError, match="queries"):
         adapt.claim(replace(cfg, resume=True), texts)
-
-
-def test_a_run_that_has_ended_can_be_resumed(cfg) -> None:
-    """A command that was killed in its last second has an index already; it is made anew."""
-    run(cfg)
-    before = (cfg.output / "adapt.json").read_text()
-    (cfg.output / "adapt.json").unlink()
-    run(replace(cfg, resume=True))
-    found, again = json.loads(before), json.loads((cfg.output / "adapt.json").read_text())
-    assert found["after"]["held_out"]["nDCG@10"] == again["after"]["held_out"]["nDCG@10"]
-    assert len(open_index(cfg.output / "index")[0].ids) == 40
 
 
 def test_a_model_that_is_no_teacher_is_refused_before_anything_is_measured(
