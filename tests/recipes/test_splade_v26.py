@@ -217,19 +217,11 @@ def test_from_scratch_by_the_default_preset(
 @pytest.mark.parametrize(
     "others",
     [
-        {**of_preset("v22"), "negatives": "bm25", "train": TWO_ROWS},
-        {**of_preset("v22"), "negatives": "mined", "train": TWO_ROWS},
-        {**of_preset("v22", similarity="dot"), "negatives": "judged"},
+        {**of_preset("v22", similarity="dot"), "negatives": "mined", "train": TWO_ROWS},
         {"output_vocabulary": "seen"},
         {"inference_free": True, "document_terms": 12},
     ],
-    ids=[
-        "bm25 negatives",
-        "mined negatives",
-        "judged negatives",
-        "restricted vocabulary",
-        "inference-free, wanted terms",
-    ],
+    ids=["mined negatives, dot product", "restricted vocabulary", "inference-free, wanted terms"],
 )
 def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
     """An option that fails after an hour of teacher encoding is worse than none."""
@@ -427,24 +419,16 @@ def test_mined_rows_are_trained_on(beir: Path, tiny_checkpoint: Path) -> None:
     assert rows_of_run(config(beir, negatives=beir.parent / "mined.jsonl", **settings)) == rows
 
 
-def spoil(path: str, line: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        with (folder / path).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
-    return change
+def add_an_id_with_a_space(folder: Path) -> None:
+    with (folder / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"_id": "x y", "text": "a"}\n')
 
 
 @pytest.mark.parametrize(
     ("change", "others", "message"),
     [
-        (lambda folder: (folder / "corpus.jsonl").write_text(""), {}, r"corpus\.jsonl"),
         (lambda folder: (folder / "qrels" / "test.tsv").unlink(), {}, "no split 'test'"),
-        (spoil("qrels/test.tsv", "q9\tnowhere\t1"), {}, r"test\.tsv:10.*nowhere"),
-        (spoil("qrels/test.tsv", "q9\td1\tnan"), {}, r"test\.tsv:10.*nan"),
-        (spoil("qrels/train.tsv", "q9\td1\t0"), {}, "q9"),
-        (spoil("corpus.jsonl", '{"_id": "x", "title": "", "text": 3}'), {}, r"corpus\.jsonl:13"),
-        (spoil("corpus.jsonl", '{"_id": "x y", "text": "a"}'), {}, r"document id 'x y': a TREC file"),
+        (add_an_id_with_a_space, {}, "document id 'x y': a TREC file"),
         (None, {"model": "no/such/model"}, "no/such/model"),
         (None, {"teacher": "no/such/teacher", **of_preset("v26")}, "no/such/teacher"),
         (None, {"data": "nowhere"}, "nowhere"),
@@ -466,12 +450,7 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         ),
     ],
     ids=[
-        "empty corpus",
         "split",
-        "unknown id",
-        "NaN score",
-        "no positive",
-        "no text",
         "id with a space",
         "model",
         "teacher",
@@ -524,15 +503,11 @@ def test_a_directory_that_holds_a_run_is_not_touched(beir: Path) -> None:
     assert (run / "metrics.json").read_text() == "precious"
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_plan_leaves_the_run_directory_as_it_was(
-    beir: Path, before: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It tells what the run would take, in front of a finished run or of none."""
+def test_a_plan_leaves_the_run_directory_as_it_was(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It tells what the run would take, in front of a finished run."""
     run = beir.parent / "run"
-    if before:
-        (run / "model").mkdir(parents=True)
-        (run / "metrics.json").write_text("precious")
+    (run / "model").mkdir(parents=True)
+    (run / "metrics.json").write_text("precious")
     found = {path: path.stat().st_mtime_ns for path in beir.parent.rglob("*")}
     recipe.main(config(beir, plan=True))
     assert {path: path.stat().st_mtime_ns for path in beir.parent.rglob("*")} == found
@@ -712,10 +687,9 @@ def test_numbers_beyond_the_model_are_refused_when_it_is_loaded(
     assert "] count the terms of the documents\n" not in capsys.readouterr().out
 
 
-SCHEDULES = dict.fromkeys(PRESETS, "cosine") | {"lexforge": "constant_with_warmup"}
-
-
-@pytest.mark.parametrize(("name", "schedule"), SCHEDULES.items())
+@pytest.mark.parametrize(
+    ("name", "schedule"), [("lexforge", "constant_with_warmup"), ("lexforge-scratch", "cosine")]
+)
 def test_the_lexical_backbone_is_trained_as_its_preset_says(name: PresetName, schedule: str) -> None:
     """`lexforge` keeps its rate, where the preset of the default lets it fall as a cosine; all take 300 steps
     of 64 rows.
@@ -802,18 +776,15 @@ def tiny_cross(tiny_checkpoint: Path, tmp_path: Path) -> Path:
     return tmp_path / "cross"
 
 
-@pytest.mark.parametrize("negatives", ["mined", "judged"])
-def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_row(
-    beir: Path, tiny_checkpoint: Path, tiny_cross: Path, negatives: Any
+def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_mined_row(
+    beir: Path, tiny_checkpoint: Path, tiny_cross: Path
 ) -> None:
     """The oracle is the cross-encoder's own logits of the rows that were trained on."""
     settings = {"model": str(tiny_checkpoint), "train": TWO_ROWS, **of_preset("lexforge")}
     settings |= {"teacher_cache": beir.parent / "teacher"}
-    cfg = config(beir, negatives=negatives, teacher=str(tiny_cross), **settings)
-    rows = rows_of_run(cfg, trains=True)
-    if negatives == "mined":
-        rows = read_training_rows(cfg.output_dir / "mined.jsonl")
-    rows = kept_scores(cfg, rows)
+    cfg = config(beir, negatives="mined", teacher=str(tiny_cross), **settings)
+    recipe.main(cfg)
+    rows = kept_scores(cfg, read_training_rows(cfg.output_dir / "mined.jsonl"))
     assert len(rows) == 8
     cross = CrossEncoder(str(tiny_cross), device="cpu")
     for row in rows:
