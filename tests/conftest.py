@@ -83,12 +83,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def without_card(save: Callable[..., None]) -> Callable[..., None]:
+    """What saves a checkpoint of sentence-transformers, without the card of its model."""
+    from sentence_transformers.base.model import BaseModel
+
+    def run(*arguments: Any, **options: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BaseModel, "_create_model_card", lambda *_, **__: None)
+            save(*arguments, **options)
+
+    return run
+
+
 @pytest.fixture(scope="session", autouse=True)
 def short_trainings() -> Iterator[None]:
-    """Save what hundreds of short trainings repeat, a tenth of the time of all tests: the template of a model
-    card is compiled for each model that is saved, accelerate looks for garbage on each device,
-    sentence-transformers reads for each trainer and model which packages there are, and Bokeh looks in all
-    classes of a part of a chart for each of its values.
+    """Save what hundreds of short trainings repeat. Files wait for the disk, which only a power cut would
+    show. A card is made for each checkpoint, and its template compiled for each model that is saved.
+    accelerate looks for garbage on each device, and sentence-transformers reads for each trainer and model
+    which packages there are. Bokeh looks in all classes of a part of a chart for each of its values.
     """
     from accelerate.utils import memory
     from jinja2 import Environment
@@ -96,9 +108,12 @@ def short_trainings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Environment, "compile", cache(Environment.compile))
         patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
+        patch.setattr(os, "fsync", lambda file: None)
         # Tests that have not loaded them need not do so for this.
         if packages := sys.modules.get("sentence_transformers.util.environment"):
             patch.setattr(packages, "check_package_availability", cache(packages.check_package_availability))
+        if trainers := sys.modules.get("sentence_transformers.base.trainer"):
+            patch.setattr(trainers.BaseTrainer, "_save", without_card(trainers.BaseTrainer._save))
         if parts := sys.modules.get("bokeh.core.has_props"):
             overridden = parts.HasProps._overridden_defaults.__func__
             patch.setattr(parts.HasProps, "_overridden_defaults", classmethod(cache(overridden)))
