@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -15,31 +14,37 @@ from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.retrieval.bm25 import K1, B, Tokenization, tokenization_of, tokens
 
 WIDTH = 1 << 15
-"""Columns of a vector. Two tokens share a column with a probability of 1 in 32,768."""
+"""Columns of a vector. In a corpus with more distinct tokens, rare ones share theirs."""
 
 
 class BM25Teacher:
     """Looks up vectors of texts; the dot product of a query's and a document's is the BM25 score of the pair.
 
     The loss has to compare them so: `NeuralSparseLoss(teacher_similarity="dot")`. The score is that of
-    `lexforge.retrieval.BM25Index` over the same corpus, but for two roundings: tokens stand in the column of
-    their hash, so that a few share one, and weights have 16 bits. In exchange a vector has the same width for
-    every corpus and can be gathered over ranks, and texts outside the corpus have one too. `BM25Teacher.fit`
-    makes a teacher.
+    `lexforge.retrieval.BM25Index` over the same corpus, but for two roundings: beyond `WIDTH` distinct
+    tokens rare ones share columns with each other, and weights have 16 bits. In exchange a vector has the
+    same width for every corpus and can be gathered over ranks, and texts outside the corpus have one too.
+    `BM25Teacher.fit` makes a teacher.
 
     Args:
-        idf: Token -> inverse document frequency in the corpus. Other tokens count nothing.
+        idf: Token -> inverse document frequency in the corpus, the most frequent token first: the order
+            gives the columns, and must be the same on all ranks. Other tokens count nothing.
         mean_tokens: Mean number of tokens in a document.
         tokenize: How texts are cut into tokens, as `tokenization_of` says.
 
-    Source: Kamphuis et al. 2020, "Which BM25 do you mean?", Lucene's variant; Weinberger et al. 2009 (arXiv
-    0902.2206) for the hashed columns.
+    Source: Kamphuis et al. 2020, "Which BM25 do you mean?", Lucene's variant.
     """
 
     similarity: Similarity = "dot"
 
     def __init__(self, idf: dict[str, float], mean_tokens: float, tokenize: Tokenization) -> None:
-        self._idf = idf
+        # Token -> its column and its inverse document frequency. Of too many tokens those of the rarer half
+        # share columns: a query hardly ever holds one of them, and few documents hold another.
+        half = WIDTH // 2
+        self._tokens = {
+            token: (place if place < half else half + place % half, value)
+            for place, (token, value) in enumerate(idf.items())
+        }
         self._mean_tokens = mean_tokens
         self._tokenize: Tokenization = tokenize
 
@@ -69,9 +74,8 @@ class BM25Teacher:
                 f"BM25 can only teach from a corpus that holds a token; received {len(texts)} texts "
                 "without any"
             )
-        idf = {
-            token: math.log1p((len(texts) - count + 0.5) / (count + 0.5)) for token, count in holding.items()
-        }
+        by_frequency = sorted(holding.items(), key=lambda held: (-held[1], held[0]))
+        idf = {token: math.log1p((len(texts) - count + 0.5) / (count + 0.5)) for token, count in by_frequency}
         return cls(idf, total / len(texts), tokenize)
 
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float16]:
@@ -96,10 +100,11 @@ class BM25Teacher:
             own = tokens(text, self._tokenize)
             norm = K1 * (1 - B + B * len(own) / self._mean_tokens)
             for token, count in Counter(own).items():
-                if token in self._idf:
+                if token in self._tokens:
+                    column, idf = self._tokens[token]
                     places.append(place)
-                    columns.append(zlib.crc32(token.encode()) % WIDTH)
-                    weights.append(count if kind == "query" else self._idf[token] * count / (count + norm))
+                    columns.append(column)
+                    weights.append(count if kind == "query" else idf * count / (count + norm))
         rows = np.zeros((len(texts), WIDTH), np.float16)
         cells = np.array(places, np.intp), np.array(columns, np.intp)
         np.add.at(rows, cells, np.array(weights, np.float16))  # tokens may share a column
