@@ -342,7 +342,7 @@ def test_what_cannot_be_fused_is_refused(
         fuse_splade_head(static)
     states = Transformer(str(tiny_checkpoint))
     with pytest.raises(
-        ValueError, match=r"BertModel needs a plain nn.Linear as output embedding; received NoneType"
+        ValueError, match=r"BertModel needs a plain nn.Linear as output embedding; received builtins.NoneType"
     ):
         fuse_splade_head(SparseEncoder(modules=[states, SpladePooling("max")], device="cpu"))
     plain[0].model.__class__ = _ScaledBert

@@ -13,7 +13,7 @@ from sentence_transformers import SparseEncoder
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.models import build_splade, lower_bias, unfuse_splade_head
+from lexforge.models import build_splade, fuse_splade_head, lower_bias, unfuse_splade_head
 from lexforge.training import SpladeTrainer, TrainingSettings
 
 peft = pytest.importorskip("peft", reason="LoRA needs the package peft (extra dev)")
@@ -136,3 +136,11 @@ def test_the_decoder_of_a_decoder_lm_is_saved_beside_the_adapter(base: Path, tmp
     lower_bias(model, 0.1).save_pretrained(str(tmp_path / "adapter"))
     loaded = SparseEncoder(str(tmp_path / "adapter"), device="cpu")
     np.testing.assert_allclose(np.expm1(rows(loaded)), np.maximum(np.expm1(adapted) - 0.1, 0.0), atol=1e-4)
+
+
+def test_an_adapter_on_the_decoder_is_named(tiny_checkpoint: Path) -> None:
+    """Its layer is called Linear, too: "needs a plain nn.Linear; received Linear" told nothing."""
+    model = build_splade(tiny_checkpoint, fused=False, device="cpu")
+    model.add_adapter(peft.LoraConfig(r=4, target_modules=["decoder"]))
+    with pytest.raises(ValueError, match=r"received peft\.tuners\.lora\.layer\.Linear\. Merge adapters"):
+        fuse_splade_head(model)

@@ -199,8 +199,9 @@ def _checked_decoder(transformer: Transformer | Dense, pooling: SpladePooling) -
     if isinstance(decoder, nn.Linear) and isinstance(vars(decoder).get("forward"), _HandThrough):
         return decoder
     if type(decoder) is not nn.Linear or "forward" in vars(decoder):
+        received = f"{type(decoder).__module__}.{type(decoder).__name__}"  # that of peft is a Linear, too
         raise ValueError(
-            f"{architecture} needs a plain nn.Linear as output embedding; received {type(decoder).__name__}. "
+            f"{architecture} needs a plain nn.Linear as output embedding; received {received}. "
             "Merge adapters and remove device maps before fusing, or keep the model plain"
         )
     if not _logits_are_output_of(transformer, decoder):

@@ -116,14 +116,9 @@ class MomentumEncoder:
 
     @torch.no_grad()
     def _copy_buffers(self, model: nn.Module) -> None:
-        self._place(model)
+        self.average.to(next(model.parameters()).device)
         for own, buffer in zip(self.average.buffers(), model.buffers(), strict=True):
             own.copy_(buffer)
-
-    def _place(self, model: nn.Module) -> None:
-        device = next(model.parameters()).device
-        if next(self.average.parameters()).device != device:
-            self.average.to(device)
 
     def _pairs(self, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
         averages, parameters = list(self.average.parameters()), list(model.parameters())

@@ -106,7 +106,7 @@ def check_model(
     if name == LEXICAL:
         return
     found = checked_name(name)
-    if all(load_file_path(found, file) is None for file in ("modules.json", "config.json")):
+    if all(load_file_path(found, file) is None for file in _MODEL_FILES):
         raise FileNotFoundError(
             f"the model {name!r} has neither modules.json nor config.json: it is no folder of a model, and "
             "neither the hub nor its local cache has a model of that name"
