@@ -215,6 +215,12 @@ def check(cfg: Config) -> None:
     data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     data.check_language(cfg.language)
     check_negatives(cfg.negatives, cfg.teacher_scores)
+    defaults_per_row = (Config.negatives_per_row, PRESETS[cfg.preset].data.negatives_per_row)
+    has_own_number = cfg.negatives == "none" or isinstance(cfg.negatives, Path)
+    if has_own_number and cfg.negatives_per_row not in defaults_per_row:
+        raise ValueError(
+            f"--negatives-per-row {cfg.negatives_per_row} would be ignored: --negatives is {cfg.negatives}"
+        )
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )

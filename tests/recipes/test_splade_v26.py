@@ -330,6 +330,14 @@ def test_numbers_of_a_term_that_is_off_are_refused(beir: Path) -> None:
         recipe.check(config(beir, **of_preset("plain", **others)))
 
 
+def test_a_number_of_negatives_without_any_is_refused(beir: Path) -> None:
+    """Who compares numbers would compare runs that are the same."""
+    cfg = config(beir, negatives_per_row=5, negatives="none")
+    with pytest.raises(ValueError, match="--negatives-per-row 5 would be ignored: --negatives is none"):
+        recipe.check(cfg)
+    recipe.check(replace(cfg, negatives="bm25"))
+
+
 def test_a_shift_by_idf_of_the_lexical_backbone_is_refused(beir: Path) -> None:
     """It was left out without a word; that of a preset is left out as the help says."""
     for others in (
