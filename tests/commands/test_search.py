@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from beir_folders import write_lines
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding, Transformer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -344,6 +345,36 @@ def test_static_embeddings_are_indexed_searched_and_evaluated(
     assert "RR@10                    1.0000" in capsys.readouterr().out
     with pytest.raises(ValueError, match="without a transformer takes no max_seq_length"):
         evaluate.main(evaluate.Config(name, str(corpus_folder), metrics=("RR@10",), max_seq_length=16))
+
+
+def test_the_passages_fit_the_encoder_of_documents_where_queries_have_another(
+    tiny_dense, tmp_path: Path, capsys
+) -> None:
+    """Queries without a limit of tokens were taken for documents without one, whose ends no vector held."""
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "parse": 1, "tree": 2}, "[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    width = tiny_dense.get_embedding_dimension()
+    sides = [StaticEmbedding(tokenizer, embedding_dim=width)], list(tiny_dense.children())
+    model = SentenceTransformer(modules=[Router.for_query_document(*sides)], device="cpu")
+    model.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    (tmp_path / "long.jsonl").write_text('{"_id": "d", "text": "' + "sort the list " * 60 + '"}\n')
+    where, name = tmp_path / "index", str(tmp_path / "model")
+    index.main(index.Config(where, documents=str(tmp_path / "long.jsonl"), model=name))
+    assert f"passages of at most {tiny_dense.max_seq_length} tokens" in capsys.readouterr().out
+    search.main(search.Config(where, "parse a tree", k=1))
+    assert "d#" in capsys.readouterr().out
+
+
+def test_a_model_with_a_length_for_documents_alone_searches_its_index(
+    tiny_splade, corpus_folder: Path, tmp_path: Path, capsys
+) -> None:
+    """The index named that length, which cut queries when the model was loaded: it was then another model."""
+    tiny_splade[0].document_length = 8
+    tiny_splade.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    where = tmp_path / "index"
+    index.main(index.Config(where, documents=str(corpus_folder), model=str(tmp_path / "model")))
+    search.main(search.Config(where, "parse a tree", k=1))
+    assert "  1. " in capsys.readouterr().out
 
 
 def test_an_index_without_texts_finds_ids(vectors: Path, tmp_path: Path, capsys) -> None:

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sentence_transformers import CrossEncoder
-from sentence_transformers.base.modules import Router
+from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -18,6 +19,7 @@ from transformers import (
 )
 
 from lexforge.models import build_dense, build_inference_free, load_encoder, model_type
+from lexforge.models.fingerprint import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,26 @@ def test_an_inference_free_encoder_is_fused_and_its_length_checked(tiny_splade, 
     assert states.shape[-1] == 32 != terms  # the width of the states, and no logits
     with pytest.raises(ValueError, match="allows a max_seq_length of 3 to 64; received 65"):
         load_encoder(str(tmp_path), max_seq_length=65, device="cpu")
+
+
+def test_the_lengths_of_two_routes_stay_where_an_index_names_the_longest(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A search cut queries where documents are cut, so the same query had other vectors than in training."""
+    sides = [
+        [
+            Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=each),
+            SpladePooling(),
+        ]
+        for each in (8, 32)
+    ]
+    SparseEncoder(modules=[Router.for_query_document(*sides)], device="cpu").save_pretrained(str(tmp_path))
+    model = load_encoder(str(tmp_path), max_seq_length=32, device="cpu")
+    lengths = {route: part[0].max_seq_length for route, part in model[0].sub_modules.items()}
+    assert lengths == {"query": 8, "document": 32}
+    before = fingerprint(model)
+    model[0].sub_modules["query"][0].max_seq_length = 9  # the length of the model stays 32
+    assert fingerprint(model) != before
 
 
 @pytest.mark.parametrize("routed", [False, True])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
+from sentence_transformers.base.modules import Router
 
 from lexforge.common.samples import evenly_spaced
 from lexforge.models.lengths import UNLIMITED
@@ -81,9 +83,11 @@ def token_limit(model: BaseModel) -> int | None:
     """Return the number of tokens after which an encoder cuts a document, or None if it reads any length.
 
     Models without a limit name None, infinity, or 1e30, which is that of a tokenizer that knows none. A
-    transformer may name a shorter one for documents alone (`document_length`).
+    `Router` has a limit per route, and a transformer may name a shorter one for documents alone
+    (`document_length`).
     """
-    named = [model.max_seq_length, *(getattr(module, "document_length", None) for module in model.modules())]
+    reader = _document_reader(model)
+    named = [getattr(reader, name, None) for name in ("max_seq_length", "document_length")]
     limit = min((each for each in named if each is not None), default=UNLIMITED)
     return None if limit >= UNLIMITED else limit
 
@@ -101,7 +105,16 @@ def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
     # Not verbose: the tokenizer would warn of texts that are longer than the model reads.
     options = {"truncation": False, "return_attention_mask": False, "verbose": False}
     prompt = saved_prompt(model, "document")
-    return list(map(len, model.tokenizer([prompt + text for text in texts], **options)["input_ids"]))
+    tokenizer = _document_reader(model).tokenizer
+    return list(map(len, tokenizer([prompt + text for text in texts], **options)["input_ids"]))
+
+
+def _document_reader(model: BaseModel) -> Any:
+    """Return the module that cuts documents into tokens; a `Router` may have another one for queries."""
+    first: Any = model[0]
+    if isinstance(first, Router) and "document" in first.sub_modules:
+        return first.sub_modules["document"][0]
+    return first
 
 
 def unknown_share(model: BaseModel, texts: Sequence[str]) -> float:

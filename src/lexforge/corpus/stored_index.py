@@ -46,7 +46,7 @@ class Source:
         index_name: Name of the index.
         model: Name of the encoder when the corpus was encoded.
         fingerprint: Digest of everything that decides the vectors of the encoder.
-        max_seq_length: Number of tokens after which a text was cut; None if the model set no limit.
+        max_seq_length: What the model said of itself, for `load_encoder`; None if it set no limit.
         passages: SHA-256 of the file of the texts; None if the index keeps none.
         generation: Number of the state of the documents; each change of them adds 1.
         state: Random digits of this state, because an index that was made again counts from 1 again.

@@ -41,6 +41,9 @@ def fingerprint(model: BaseModel) -> str:
         "configurations": _configurations(model),
         "tokenizer": _tokenizer_settings(model.tokenizer),
     }
+    lengths = [module.max_seq_length for module in model.modules() if isinstance(module, Transformer)]
+    if len(set(lengths)) > 1:  # a Router names the longest of its routes alone
+        settings["lengths"] = lengths
     if adapters := _adapters(model):
         settings["adapters"] = adapters
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)

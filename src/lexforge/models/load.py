@@ -44,9 +44,11 @@ def load_encoder(
     modules = model_settings(name, "modules.json")
     written = f"{modules} {model_settings(name, 'router_config.json')}"  # a Router names its own modules
     if not modules or SpladePooling.__name__ in written or TokenWeights.__name__ in written:
-        return build_splade(name, max_seq_length=max_seq_length, device=device)
-    model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
-    # An index names the length of its model, which may exceed what the positions of that model allow.
+        model = build_splade(name, device=device)
+    else:
+        model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
+    # An index names the length of its model, which may exceed what the positions of that model allow, or be
+    # the longest of several.
     if max_seq_length not in (None, model.max_seq_length):
         set_max_seq_length(model, max_seq_length)
     return model
