@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from lexforge.common.types import Passage
 from lexforge.corpus import open_searcher, read_source
 from lexforge.corpus.stored_index import FORMAT
+from lexforge.retrieval import InvertedIndex
 from lexforge.serve import newest_index
 from lexforge.serve.newest_index import NewestIndex
 from lexforge.storage.manifest import pack_manifest
@@ -43,6 +44,18 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.01)
+
+
+def test_a_state_was_searched_before_a_client_searches_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first search on a machine compiles for many seconds, for which the first client waited."""
+    asked, really = [], InvertedIndex.search
+    monkeypatch.setattr(
+        InvertedIndex, "search", lambda self, vectors, k: asked.append(k) or really(self, vectors, k)
+    )
+    NewestIndex(folder).open()
+    assert asked == [1, 100]
 
 
 def test_a_new_state_is_opened_while_the_old_one_is_searched(

@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexforge.corpus import Searcher, open_searcher, read_source
+from lexforge.corpus import Searcher, encode, open_searcher, read_source
 from lexforge.corpus.stored_index import Source
 from lexforge.serve.snippets import Snippets
 
 logger = logging.getLogger(__name__)
 CHECK_SECONDS = 1.0  # the file that names the state is read at most this often
 RETRY_SECONDS = 10.0  # after a state could not be opened
+TRIED_HITS = (1, 100)  # few hits and many are searched for by different compiled loops
 
 
 class Opened(NamedTuple):
@@ -103,7 +104,11 @@ class NewestIndex:
             return self._opened is not None and self._opened.source == self._newest
 
     def _open(self) -> Opened:
+        """Open the newest state, and search it: the first search on a machine compiles for many seconds."""
         searcher = open_searcher(self.directory, self._model, **self._options)
+        vectors = encode(searcher.model, ["how does it work"], "query")
+        for k in TRIED_HITS:
+            searcher.index.search(vectors, k)
         return Opened(searcher, Snippets(searcher.model))
 
     def _replace(self) -> None:
