@@ -227,26 +227,6 @@ def test_scaling_the_student_changes_nothing_and_is_not_rewarded(seed: int) -> N
         assert found.item() == pytest.approx(expected.item(), rel=1e-9)
 
 
-def test_descent_at_the_students_own_scale_does_not_collapse() -> None:
-    """From a noisy student the plain form shrinks the scores; the matched form only orders them."""
-    torch.manual_seed(0)
-    teacher = torch.rand(8, 12, dtype=torch.float64)
-    spreads = {}
-    for match_scale in (False, True):
-        student = (40 * torch.rand(8, 12, dtype=torch.float64)).requires_grad_()
-        start = student.detach().std(dim=1).mean().item()
-        optimizer = torch.optim.Adam([student], lr=0.3)
-        for _ in range(400):
-            optimizer.zero_grad()
-            distillation(student, teacher, match_scale=match_scale, mse_weight=0.0, kl_weight=1.0).backward()
-            optimizer.step()
-        spreads[match_scale] = student.detach().std(dim=1).mean().item() / start
-        correlation = torch.corrcoef(torch.stack([student.detach()[0], teacher[0]]))[0, 1].item()
-        assert match_scale is False or correlation > 0.99
-    assert spreads[False] < 0.1
-    assert spreads[True] > 0.5
-
-
 def test_matched_scale_equals_a_loop() -> None:
     """Both scores over their spread within rows, then the plain form."""
     student, teacher = case(2)
@@ -365,21 +345,3 @@ def test_margin_mse_without_a_negative_is_zero_and_connected() -> None:
         assert not student.grad.any()
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 1\)"):
         margin_mse(torch.rand(2, 3), torch.rand(2, 1))
-
-
-def test_a_detached_factor_would_reward_shrinking() -> None:
-    """Why the factor carries gradient: without it every unrelated student is drawn towards smaller scores."""
-    torch.manual_seed(0)
-    for _ in range(20):
-        teacher = torch.rand(8, 12, dtype=torch.float64)
-        student = (10 * torch.rand(8, 12, dtype=torch.float64)).requires_grad_()
-
-        def spread(scores: torch.Tensor) -> torch.Tensor:
-            return (scores - scores.mean(dim=1, keepdim=True)).square().sum().sqrt()
-
-        detached = student * (spread(teacher) / spread(student)).detach()
-        (gradient,) = torch.autograd.grad(distillation(detached, teacher, kl_weight=1, mse_weight=0), student)
-        assert (gradient * student).sum() > 0
-        matched = distillation(student, teacher, kl_weight=1, mse_weight=0, match_scale=True)
-        (gradient,) = torch.autograd.grad(matched, student)
-        assert abs((gradient * student).sum().item()) < 1e-12
