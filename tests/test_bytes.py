@@ -441,20 +441,14 @@ def test_a_flipped_bit_where_nothing_is_hashed_crashes_nothing(tmp_path: Path) -
     assert min(outcomes.values()) > 0, outcomes  # other: they were not hashed
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("InvertedIndex", '"similarity": "dot"', '"similarity": "cosine"'),
-        ("FaissIndex", '"similarity": "dot"', '"similarity": "cosine"'),
-    ],
-)
-def test_a_changed_setting_in_a_manifest_is_refused(name: str, old: str, new: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["InvertedIndex", "FaissIndex"])
+def test_a_changed_setting_in_a_manifest_is_refused(name: str, tmp_path: Path) -> None:
     """All files are intact then, and the index would answer otherwise than the one that was saved."""
     store = STORES[name]
     store.write(tmp_path)
     file = tmp_path / "index" / "manifest.json"
-    assert file.read_text().count(old) == 1
-    file.write_text(file.read_text().replace(old, new))
+    assert file.read_text().count('"similarity": "dot"') == 1
+    file.write_text(file.read_text().replace('"similarity": "dot"', '"similarity": "cosine"'))
     with pytest.raises(ValueError, match="does not have its own checksum"):
         store.read(tmp_path)
     store.sign(tmp_path)
