@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,25 @@ def test_texts_that_look_like_dates_stay_texts(name: str, tmp_path: Path) -> Non
     path = write(tmp_path / name, json.dumps(rows) if "array" in name else lines)
     found = load_documents(str(path))
     assert found == {"2021-01-00": "2020-12-30 the cat 0", "2021-01-01": "2020-12-31 the cat 1"}
+
+
+@needs_json
+@pytest.mark.parametrize("name", ["rows.jsonl", "array.json"])
+def test_texts_that_look_like_json_stay_texts_beside_lists(name: str, tmp_path: Path) -> None:
+    """`datasets` read the texts of such a column again: 1984 was a number, and "To be" lost its marks."""
+    texts = ["1984", "null", '"To be"', '["a", "b"]']
+    rows = [{"query": f"q{n}", "positive": text} for n, text in enumerate([["one", "2"], *texts])]
+    lines = "\n".join(map(json.dumps, rows))
+    path = write(tmp_path / name, json.dumps(rows) if "array" in name else lines)
+    assert load_training_data(str(path), []).training_rows()["positive"] == ["one", "2", *texts]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_a_line_of_null_is_no_row(name: str, tmp_path: Path) -> None:
+    """The reader of pyarrow crashes the process at such a line where it comes first, as jq may write it."""
+    path = write(tmp_path / name, f"null\n{OBJECTS}")
+    with pytest.raises(DataError, match=re.escape(f"{path}:1: expected a JSON object; received 'null'")):
+        load_training_data(str(path), [])
 
 
 @pytest.mark.parametrize(

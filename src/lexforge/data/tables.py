@@ -26,7 +26,7 @@ from lexforge import __version__
 from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.json_rows import holds_dates, holds_rounded, objects_of, write_objects
+from lexforge.data.json_rows import holds_other_values, holds_rounded, objects_of, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
@@ -241,7 +241,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         return Table(_load(path, "parquet", _unpacked(path)), Origin(str(path)))
     form, found = _form(path, headers, options)
     table = None
-    if form.encoding == UTF_8 and not (found and found.wrong) and not _first_row_is_wide(path, form):
+    unreadable = found is not None and (found.wrong or found.null)
+    if form.encoding == UTF_8 and not unreadable and not _first_row_is_wide(path, form):
         plain = _unpacked(path)
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
@@ -256,7 +257,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
                 raise  # no line is wrong
         else:
-            changed = holds_dates(rows.features.arrow_schema) or holds_rounded(rows.data.columns)
+            changed = holds_other_values(rows.features.arrow_schema) or holds_rounded(rows.data.columns)
             if not form.delimiter and changed:
                 table = _own_rows(path, form, faults)
             else:
@@ -361,7 +362,7 @@ def _is_no_list_of_lines(path: Path) -> bool:
     if ending(path) != ".json":
         return False
     _, first = next(text_records(path, TextForm()), (1, ""))
-    return json_object(str(first)) is None
+    return json_object(str(first)) is None and str(first).strip() != "null"
 
 
 def _refuse_half_pairs(path: Path) -> None:

@@ -243,11 +243,13 @@ class FoundEncoding(NamedTuple):
         encoding: The encoding of the file, as Python names it.
         fitting: The encoding that fits its lines which are not UTF-8; "" if there are none, or none fits.
         wrong: Number of lines that are not UTF-8.
+        null: Whether a line is JSON's `null`, which can crash the reader of pyarrow.
     """
 
     encoding: str
     fitting: str = ""
     wrong: int = 0
+    null: bool = False
 
 
 def find_encoding(path: Path) -> FoundEncoding:
@@ -265,6 +267,7 @@ def find_encoding(path: Path) -> FoundEncoding:
             broken.
     """
     right = wrong = 0
+    null = False
     sample = bytearray()
     with open_bytes(path) as stream:
         for number, line in bounded_lines(stream, path):
@@ -273,6 +276,7 @@ def find_encoding(path: Path) -> FoundEncoding:
             if number == 1 and (encoding := utf_16_without_mark(line)):
                 return FoundEncoding(encoding)
             if line.isascii():
+                null = null or line.lstrip().startswith(b"null")
                 continue
             try:
                 line.decode(UTF_8)
@@ -283,7 +287,7 @@ def find_encoding(path: Path) -> FoundEncoding:
                     sample += line
     fitting = fitting_encoding(bytes(sample)) if wrong else ""
     guessed = bool(fitting) and wrong > 1 and wrong > right
-    return FoundEncoding(fitting if guessed else UTF_8, fitting, wrong)
+    return FoundEncoding(fitting if guessed else UTF_8, fitting, wrong, null)
 
 
 def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | str]]:
