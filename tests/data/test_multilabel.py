@@ -182,6 +182,31 @@ def test_cells_of_labels_are_recognised(cells: list[str], form: str, tmp_path: P
     assert data.notes == (f"{tmp_path}/x.csv: the labels of a text are {form}",)
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "{'a', 'b'}",
+        "('a', 'b')",
+        "array(['a', 'b'], dtype=object)",
+        '{""choices"": [""a"", ""b""]}',
+        '[""a""]',
+    ],
+)
+def test_several_names_in_brackets_are_no_names_with_commas(cell: str, tmp_path: Path) -> None:
+    """They became labels such as `{'a'`, where pandas wrote sets, or Label Studio its choices."""
+    path = table(tmp_path / "x.csv", "text,labels", ["b", cell])
+    with pytest.raises(DataError, match=r"x\.csv:3: 'labels' must hold names with a mark"):
+        load_label_sets(path)
+
+
+def test_a_text_with_a_row_for_each_label_is_told(tmp_path: Path) -> None:
+    """Its rows teach that it lacks the labels of the others, and nothing said so."""
+    path = tmp_path / "x.csv"
+    path.write_text("text,labels\nwheat fell,wheat\nrain,weather\nwheat fell,grain\n")
+    told = "  repeated texts, each with the labels of its own row: 1, namely line 4"
+    assert load_label_sets(str(path)).notes[-1] == told
+
+
 @pytest.mark.parametrize("names", ["Text,Labels,ID,Split", "Text,a,b,c,ID,Split"])
 def test_capital_letters_of_the_columns_do_not_matter(names: str, tmp_path: Path) -> None:
     """Spreadsheets write them, and the split of a row must not be lost."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ _LABELS = "labels"
 _FIELDS = ("id", "text", _LABELS, "split")
 TOPICS = 30  # labels of the embedded set
 _MARKS = "|;,"  # between names in a cell; the first that occurs counts, because names may hold the others
+# What Python writes for a set or a tuple, NumPy for an array, and Label Studio for several choices.
+_WRITTEN = re.compile(r"""[\[({]\s*['"]""")
 
 
 @dataclass(frozen=True)
@@ -355,6 +358,11 @@ def _joined_labels(column: str, mark: str, record: Mapping[str, Any]) -> Any:
     cell = record.get(column)
     if not isinstance(cell, str):
         return cell
+    if _WRITTEN.search(cell):
+        raise DataError(
+            f"{column!r} must hold names with a mark between them, such as a|b, or in each row a list, "
+            f'such as ["a", "b"]; received {excerpt(cell)}'
+        )
     parts = cell.split(mark) if mark else [cell]
     return [part.strip() for part in parts if part.strip()]
 
@@ -363,6 +371,7 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
     """Check records and gather them by split; the faults are finished here."""
     splits: dict[str, list[LabelledText]] = {}
     ids: set[str] = set()
+    texts: set[str] = set()
     for where, record in records:
         with faults.reading(where):
             require_texts(None, id=record["id"], text=record["text"], split=record["split"])
@@ -373,6 +382,9 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
             elif not text:
                 faults.bad(BLANK, where, f"{key!r} has no text")
             else:
+                if text in texts:
+                    faults.told("repeated texts, each with the labels of its own row", where)
+                texts.add(text)
                 ids.add(key)
                 splits.setdefault(record["split"], []).append(LabelledText(key, text, labels))
     notes = tuple(faults.finish())
