@@ -201,6 +201,8 @@ def test_a_set_that_is_nowhere_is_one_clear_error(tmp_path: Path) -> None:
         load_retrieval_data(f"hf:{tmp_path / 'nowhere'}")
     with pytest.raises(DataError, match="the data set 'nobody/has-this' cannot be loaded"):
         load_retrieval_data("hf:nobody/has-this")
+    with pytest.raises(DataError, match=r"expected hf:organisation/name .*; received 'hf:'"):
+        load_retrieval_data("hf:")  # what a shell makes of hf:$NAME without that variable
 
 
 def test_a_data_set_with_a_script_of_its_own_is_refused_by_name(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def tables(source: str) -> dict[str, Table]:
 def _parts(name: str) -> tuple[str, str | None]:
     """Return data set and configuration of `hf:organisation/name:configuration`; the second may be None."""
     path, _, configuration = name.removeprefix(PREFIX).partition(":")
+    if not path:
+        raise DataError(f"expected {NAME}; received {name!r}")
     return path, configuration or None
 
 
