@@ -83,6 +83,17 @@ def test_other_names_of_dev_are_no_other_files(name: str, tmp_path: Path) -> Non
     assert sizes(tmp_path / "folder") == {"train": 8, "dev": 4}
 
 
+def test_tables_of_a_folder_that_are_not_read_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of the rows lay in a file of another name, and nobody was told."""
+    for name in ("train.jsonl", "training.jsonl", "more.csv.gz"):
+        write_lines(tmp_path / name, ROWS)
+    assert sizes(tmp_path) == {"train": 12}
+    told = f"{tmp_path}: tables that are not read, because no split begins their names: 2, namely "
+    assert caplog.messages == [f"{told}more.csv.gz, training.jsonl"]
+
+
 def test_nothing_is_written_into_a_saved_folder(tmp_path: Path) -> None:
     """It is the user's, and a read-only one could not be trained on; the cache still knows other rows."""
     for number in (12, 7):

@@ -80,8 +80,12 @@ def tables(source: str, headers: Sequence[str], options: TableOptions, faults: F
     if not path.is_dir():
         return _by_split_column(read_table(path, headers, options, faults))
     if not _is_saved(path):
-        files = _files_by_split(path).items()
-        found = {split: read_table(file, headers, options, faults) for split, file in files}
+        files = _files_by_split(path)
+        found = {split: read_table(file, headers, options, faults) for split, file in files.items()}
+        others = sorted(file for file in path.iterdir() if file.is_file() and ending(file) in READERS)
+        if unread := [file.name for file in others if file not in files.values()]:
+            why = "because no split begins their names"
+            faults.note(f"{source}: tables that are not read, {why}: {counted(unread)}")
         for split, table in found.items():
             _refuse_other_split(split, table)
         return found
