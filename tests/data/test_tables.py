@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -291,6 +292,17 @@ def test_texts_that_look_like_json_stay_texts_beside_lists(name: str, tmp_path: 
     lines = "\n".join(map(json.dumps, rows))
     path = write(tmp_path / name, json.dumps(rows) if "array" in name else lines)
     assert load_training_data(str(path), []).training_rows()["positive"] == ["one", "2", *texts]
+
+
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "table"])
+def test_a_table_of_pandas_in_one_object_is_named_as_such(orient: str, tmp_path: Path) -> None:
+    """The error asked for a name of the query column, and proposed to adapt a model to documents alone."""
+    path = tmp_path / "rows.json"
+    pandas.DataFrame({"query": ["ask", "say"], "positive": ["a text", "b"]}).to_json(path, orient=orient)
+    check_source(str(path), [])  # leaves it to the loader
+    for load in (load_documents, load_label_sets, load_sts, lambda source: load_training_data(source, [])):
+        with pytest.raises(DataError, match="no texts in it: expected an array of rows"):
+            load(str(path))
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])

@@ -127,7 +127,8 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
             line = next((line for _, line in numbered_lines(path) if line.strip()), None)
             if line is None:
                 raise DataError(f"{path} holds no row: it is empty")
-            return list(json_object(line) or ())
+            record = json_object(line) or {}
+            return list(record) if _holds_text(record) else []
     except NotDecodable:
         return []
     if reader == "json":
@@ -264,9 +265,18 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 table = Table(rows, Origin(str(path), form))
     if table is None:
         table = _own_rows(path, form, faults, found.fitting if found else "")
+    if ending(path) == ".json" and len(table.rows) == 1 and not _holds_text(table.rows[0]):
+        raise DataError(
+            f"{path} holds one JSON object and no texts in it: expected an array of rows, as pandas writes "
+            f'by orient="records"; received the fields {excerpt(table.rows.column_names)}'
+        )
     if note := _guesses(path, form, options):
         faults.note(note)
     return table
+
+
+def _holds_text(record: Mapping[str, Any]) -> bool:
+    return any(isinstance(cell, str) for cell in record.values())
 
 
 def read_json_lines(
