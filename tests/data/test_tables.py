@@ -107,6 +107,15 @@ def test_a_column_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
         load_training_data(str(path), [])
 
 
+def test_marks_behind_a_backslash_are_told(tmp_path: Path) -> None:
+    """Spark and MySQL write them so; the text was garbled in silence."""
+    text = 'query,positive\n"a ""b"" \\""c",C:\\\n"x\\","say \\"hi\\" twice"\n'
+    path = write(tmp_path / "x.csv", text)
+    assert load_training_data(str(path), []).notes[0].startswith(f"{path}:3: a quotation mark stands behind")
+    path = write(tmp_path / "y.csv", text.replace('\\"hi\\"', "hi"))
+    assert load_training_data(str(path), []).notes == ()
+
+
 def test_lines_that_end_with_a_carriage_return_alone_are_refused(tmp_path: Path) -> None:
     """Old spreadsheets write them, and the error of the reader named no file."""
     path = write(tmp_path / "rows.csv", "query,positive\rask,a text\r")

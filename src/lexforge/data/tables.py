@@ -270,9 +270,21 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             f"{path} holds one JSON object and no texts in it: expected an array of rows, as pandas writes "
             f'by orient="records"; received the fields {excerpt(table.rows.column_names)}'
         )
+    if form.delimiter and form.quoted and (line := _line_with_escaped_mark(path, form)):
+        faults.note(
+            f"{path}:{line}: a quotation mark stands behind a backslash, which is read as text. "
+            'CSV writes the mark twice (in Spark: option("escape", \'"\'))'
+        )
     if note := _guesses(path, form, options):
         faults.note(note)
     return table
+
+
+def _line_with_escaped_mark(path: Path, form: TextForm) -> int | None:
+    r"""Return the first line in which `\"` ends no cell; None if there is none."""
+    escaped = re.compile(rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode()))
+    with open_bytes(path) as stream:
+        return next((number for number, line in enumerate(stream, 1) if escaped.search(line)), None)
 
 
 def _holds_text(record: Mapping[str, Any]) -> bool:
