@@ -83,6 +83,16 @@ def test_an_unknown_source_is_told_all_that_can_be_read(loader: str, tmp_path: P
         assert str(raised.value) == message + "; ".join(each.NAME for each in known)
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_blank_name_is_not_the_folder_that_one_stands_in(
+    loader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell gives "$DATA" without that variable as a blank name, and all texts below were indexed."""
+    monkeypatch.chdir(files(tmp_path, "notes.txt"))
+    with pytest.raises(FileNotFoundError, match="expected the name of a file or folder; received ''"):
+        LOADERS[loader]("")
+
+
 def test_a_folder_of_judgements_holds_no_scored_pairs(tmp_path: Path) -> None:
     """The folder is known, so the message says what it is."""
     folder = files(tmp_path, "corpus.jsonl", "queries.jsonl", "qrels/test.tsv")

@@ -88,6 +88,8 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
         FileNotFoundError: If there is no such file or folder; the message lists the formats.
         DataError: If the source has none of the allowed formats; so does this message.
     """
+    if not source.strip():  # what a shell makes of a variable that is not set; a path takes it for "."
+        raise FileNotFoundError(f"expected the name of a file or folder; received {source!r}")
     found = next((known for known in FORMATS if known.matches(source)), None)
     if found is not None and found in allowed:
         return found
