@@ -272,6 +272,16 @@ def test_only_what_python_writes_is_read_as_its_list(cell: str, tmp_path: Path) 
         load_label_sets(table(tmp_path / "x.csv", "text,labels", ["['a', 'b']", cell]))
 
 
+def test_a_label_that_the_first_line_leaves_out_is_no_other_column(tmp_path: Path) -> None:
+    """The labels of a set were those of its first line; the others were left out in silence."""
+    rows = [{"text": "a", "x": 1}, {"text": "b", "x": 0, "y": 1}, {"text": "c", "x": 0, "y": 1}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(
+        DataError, match=r"x\.jsonl:1: 'y' must hold 0 or 1 \(a blank cell does not count as 0\)"
+    ):
+        load_label_sets(str(tmp_path / "x.jsonl"))
+
+
 def test_a_blank_cell_among_0_and_1_is_told_apart(tmp_path: Path) -> None:
     """It may mean that nobody has looked; whoever means 0 must hear that it is not read so."""
     path = tmp_path / "x.csv"

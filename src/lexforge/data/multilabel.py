@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -163,12 +163,8 @@ def load_label_sets(
         DataError: If the data are wrong; the message names file and line.
     """
     options = options or MultiLabelOptions()
-    if detect_rows(source) is docstrings:
-        loaded = load_docstring_topics()
-    else:
-        faults = Faults(source, options.bad_rows)
-        records = _records(source, options, faults)
-        loaded = _gather(source, Path(source).name.split(".")[0], records, faults)
+    is_embedded = detect_rows(source) is docstrings
+    loaded = load_docstring_topics() if is_embedded else _from_rows(source, options)
     if splits is None:
         return loaded
     rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
@@ -251,31 +247,6 @@ def _id_of(record: Mapping[str, Any]) -> Any:
     return id_of(key) if isinstance(key, (int, float)) else key
 
 
-def _records(
-    source: str, options: MultiLabelOptions, faults: Faults
-) -> Iterator[tuple[object, dict[str, Any]]]:
-    """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
-    headers = _headers(options.text_column, options.labels_column)
-    rows = list(read_records(source, headers, options, faults))
-    if not rows:
-        return
-    where, _, first = rows[0]
-    text = find_column(where, list(first), "text", TEXT_NAMES, options.text_column, "--text-column")
-    read_labels, form = _label_reader(where, [record for _, _, record in rows], text, options)
-    if form:
-        faults.note(f"{source}: the labels of a text are {form}")
-    counts: Counter[str] = Counter()
-    for where, split, record in rows:
-        key = _id_of(record)
-        key = f"{split}-{counts[split]}" if key is None else key
-        counts[split] += 1
-        found = None
-        with faults.reading(where):
-            found = {"id": key, "text": record.get(text), "labels": read_labels(record), "split": split}
-        if found is not None:
-            yield where, found
-
-
 def _label_reader(
     where: object, records: Sequence[Mapping[str, Any]], text: str, options: MultiLabelOptions
 ) -> tuple[Callable[[Mapping[str, Any]], Any], str]:
@@ -291,7 +262,7 @@ def _label_reader(
         A function from a row to its labels, which refuses cells of another form; and the form in words, ""
         for lists.
     """
-    names = list(records[0])
+    names = list(dict.fromkeys(name for record in records for name in record))
     if options.labels_column is None and usual_column(_LABELS, names) is None:
         others = [name for name in names if name != text and usual_name(name) not in _FIELDS]
         wide = [name for name in others if _mostly_bits(name, records[:100])]
@@ -367,16 +338,29 @@ def _joined_labels(column: str, mark: str, record: Mapping[str, Any]) -> Any:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], faults: Faults) -> MultiLabelData:
-    """Check records and gather them by split; the faults are finished here."""
+def _from_rows(source: str, options: MultiLabelOptions) -> MultiLabelData:
+    """Read the rows of tables, check them, and gather them by split."""
+    faults = Faults(source, options.bad_rows)
+    headers = _headers(options.text_column, options.labels_column)
+    rows = list(read_records(source, headers, options, faults))
+    if rows:
+        where, _, first = rows[0]
+        column = find_column(where, list(first), "text", TEXT_NAMES, options.text_column, "--text-column")
+        read_labels, form = _label_reader(where, [record for _, _, record in rows], column, options)
+        if form:
+            faults.note(f"{source}: the labels of a text are {form}")
+    counts: Counter[str] = Counter()
     splits: dict[str, list[LabelledText]] = {}
     ids: set[str] = set()
     texts: set[str] = set()
-    for where, record in records:
+    for where, split, record in rows:
+        key = _id_of(record)
+        key = f"{split}-{counts[split]}" if key is None else key
+        counts[split] += 1
         with faults.reading(where):
-            require_texts(None, id=record["id"], text=record["text"], split=record["split"])
-            labels = _checked_labels(record["labels"])
-            key, text = record["id"], stripped(record["text"])
+            labels = read_labels(record)
+            require_texts(None, id=key, text=record.get(column))
+            labels, text = _checked_labels(labels), stripped(record[column])
             if key in ids:
                 faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
             elif not text:
@@ -386,12 +370,12 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
                     faults.told("repeated texts, each with the labels of its own row", where)
                 texts.add(text)
                 ids.add(key)
-                splits.setdefault(record["split"], []).append(LabelledText(key, text, labels))
+                splits.setdefault(split, []).append(LabelledText(key, text, labels))
     notes = tuple(faults.finish())
     found = {label for rows in splits.values() for row in rows for label in row.labels}
     if not found:
         raise DataError("\n".join([f"{source} holds no text with a label", *notes]))
-    return MultiLabelData(name, tuple(sorted(found)), splits, notes)
+    return MultiLabelData(Path(source).name.split(".")[0], tuple(sorted(found)), splits, notes)
 
 
 def load_docstring_topics() -> MultiLabelData:
