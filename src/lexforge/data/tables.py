@@ -259,9 +259,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 raise  # no line is wrong
         else:
             changed = holds_other_values(rows.features.arrow_schema) or holds_rounded(rows.data.columns)
-            if not form.delimiter and changed:
-                table = _own_rows(path, form, faults)
-            else:
+            if form.delimiter or not changed:
                 table = Table(rows, Origin(str(path), form))
     if table is None:
         table = _own_rows(path, form, faults, found.fitting if found else "")
