@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from lexforge.data import DataError, SourceOptions, load_retrieval_data, validate_columns
+from lexforge.data import (
+    DataError,
+    SourceOptions,
+    check_source,
+    load_documents,
+    load_retrieval_data,
+    validate_columns,
+)
 from lexforge.negatives import NegativeRule, judged_run, rows_of_judgements
 
 pytest.importorskip("datasets")
@@ -201,8 +208,9 @@ def test_a_set_that_is_nowhere_is_one_clear_error(tmp_path: Path) -> None:
         load_retrieval_data(f"hf:{tmp_path / 'nowhere'}")
     with pytest.raises(DataError, match="the data set 'nobody/has-this' cannot be loaded"):
         load_retrieval_data("hf:nobody/has-this")
-    with pytest.raises(DataError, match=r"expected hf:organisation/name .*; received 'hf:'"):
-        load_retrieval_data("hf:")  # what a shell makes of hf:$NAME without that variable
+    for read in (load_retrieval_data, load_documents, lambda source: check_source(source, [])):
+        with pytest.raises(DataError, match=r"expected hf:organisation/name .*; received 'hf:'"):
+            read("hf:")  # what a shell makes of hf:$NAME without that variable
 
 
 def test_a_data_set_with_a_script_of_its_own_is_refused_by_name(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def matches(source: str) -> bool:
 
 def split_names(source: str, options: SourceOptions) -> None:
     """Return None: the splits are known once the data set has been found; see `Format.split_names`."""
+    _parts(source)  # refuses a name without a data set
 
 
 def open(
