@@ -401,3 +401,13 @@ def test_all_bad_documents_of_a_table_are_counted_at_once(tmp_path: Path) -> Non
     library = load_library(str(file), SourceOptions(bad_rows="skip"))
     assert library.texts == {"a": "one"}
     assert library.notes == [f"{file}: 4 of 5 rows are bad and left out:", *lines]
+
+
+def test_an_id_is_a_text_or_a_number(tmp_path: Path) -> None:
+    """MongoDB exports `{"$oid": "5f"}`, and the id became what Python prints for it."""
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"_id": {"$oid": "5f"}, "text": "one"}\n')
+    with pytest.raises(
+        DataError, match=r"x\.jsonl:1: an id must be a text or a number; received {'\$oid': '5f'}"
+    ):
+        load_library(str(file))

@@ -14,11 +14,11 @@ import numpy as np
 
 from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, POSITIVE
-from lexforge.data.faults import Faults
+from lexforge.data.faults import WRONG, Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
 from lexforge.data.json_rows import ROUNDED
-from lexforge.data.lines import NotDecodable, counted, numbered_lines, require_texts
+from lexforge.data.lines import NotDecodable, counted, excerpt, numbered_lines, require_texts
 from lexforge.data.pair_data import PairData, TextColumn
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
@@ -248,6 +248,9 @@ def _documents(
             key = id_of(cells.get("id", "")).strip() if "id" in columns else str(number)
             if isinstance(cells.get("id"), float) and abs(cells["id"]) >= ROUNDED:
                 faults.bad("rounded ids", where, f"the id {key} may be rounded: write ids as texts", key)
+                continue
+            if isinstance(cells.get("id"), (dict, list, bytes)):
+                faults.bad(WRONG, where, f"an id must be a text or a number; received {excerpt(cells['id'])}")
                 continue
             if not key:
                 faults.bad("blank ids", where, "the id is blank")
