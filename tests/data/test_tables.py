@@ -189,6 +189,15 @@ def test_a_parquet_file_without_rows_or_of_another_kind_is_named(tmp_path: Path)
             assert str(raised.value).startswith(f"{path} {message}")
 
 
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_compressed_parquet_file_is_read(ending: str, tmp_path: Path) -> None:
+    """The list of what can be read names both endings, and `datasets` unpacks neither."""
+    path = tmp_path / f"x.parquet{ending}"
+    with pyarrow.CompressedOutputStream(str(path), "gzip" if ending == ".gz" else "zstd") as out:
+        parquet.write_table(pyarrow.table({"query": ["ask"], "positive": ["a text"]}), out)
+    assert load_training_data(str(path), []).training_rows()["positive"] == ["a text"]
+
+
 def test_a_row_of_parquet_is_counted_from_one(tmp_path: Path) -> None:
     """There is no line to name."""
     rows = [{"query": "ask", "positive": text, "split": "dev"} for text in ("a text", "more", " ")]

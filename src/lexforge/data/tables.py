@@ -465,10 +465,11 @@ def _copy_of(path: Path, form: str, suffix: str) -> Path:
 def _unpacked(path: Path) -> Path:
     """Return a file that `datasets` can open: the file, or a copy without compression, made once.
 
-    It would need another package for .zst, and takes the name of a .gz for a part of an address, which may
-    hold no brackets.
+    It would need another package for .zst, does not unpack parquet, and takes the name of a .gz for a part of
+    an address, which may hold no brackets.
     """
-    if path.suffix != ".zst" and not (path.suffix == ".gz" and {*path.name} & {*"[]"}):
+    opens_gz = ending(path) != ".parquet" and not {*path.name} & {*"[]"}
+    if path.suffix not in (".gz", ".zst") or (path.suffix == ".gz" and opens_gz):
         return path
     copy = _copy_of(path, "", ending(path))
     if not copy.is_file():
