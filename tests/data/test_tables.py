@@ -21,6 +21,7 @@ from lexforge.data import (
     load_documents,
     load_label_sets,
     load_sts,
+    load_texts,
     load_training_data,
 )
 from lexforge.settings import MultiLabelOptions, StsOptions
@@ -105,6 +106,13 @@ def test_a_column_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", "query,positive,negative,negative\nask,a text,one,two\n")
     with pytest.raises(DataError, match=r"rows\.csv:1: the name of a column stands there twice: 'negative'"):
         load_training_data(str(path), [])
+
+
+def test_an_empty_cell_in_marks_is_no_blank_line(tmp_path: Path) -> None:
+    """pandas writes an empty text of a single column so; the error named the line of a later row."""
+    path = write(tmp_path / "x.csv", 'text\none\n\n  \n""\ntwo\nthree\n')
+    with pytest.raises(DataError, match=r"x\.csv:5: the text in 'text' is blank"):
+        load_texts(str(path))
 
 
 def test_marks_behind_a_backslash_are_told(tmp_path: Path) -> None:

@@ -307,7 +307,8 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
                 return
             reader, line = csv.reader(chain(_without_mark(text), [_END]), **form.dialect), 1
             for cells in reader:
-                if cells != [_END] and (len(cells) > 1 or "".join(cells).strip()):
+                is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
+                if cells != [_END] and not is_blank:
                     yield line, cells
                 line = reader.line_num + 1
     except UnicodeDecodeError as error:
