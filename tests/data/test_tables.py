@@ -320,6 +320,15 @@ def test_texts_that_look_like_json_stay_texts_beside_lists(name: str, tmp_path: 
     assert load_training_data(str(path), []).training_rows()["positive"] == ["one", "2", *texts]
 
 
+@pytest.mark.parametrize("content", ["[]", "[\n]\n", " \n"])
+def test_an_array_without_rows_is_named(content: str, tmp_path: Path) -> None:
+    """An export that found nothing; `datasets` said that an instruction corresponds to no data."""
+    path = write(tmp_path / "rows.json", content)
+    for load in (load_documents, load_label_sets, lambda source: load_training_data(source, [])):
+        with pytest.raises(DataError, match=f"^{path} holds no row$"):
+            load(str(path))
+
+
 @pytest.mark.parametrize("orient", ["columns", "index", "split", "table"])
 def test_a_table_of_pandas_in_one_object_is_named_as_such(orient: str, tmp_path: Path) -> None:
     """The error asked for a name of the query column, and proposed to adapt a model to documents alone."""

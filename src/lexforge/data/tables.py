@@ -338,7 +338,7 @@ def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[Te
     """
     if READERS[ending(path)] == "json":
         if _is_no_list_of_lines(path):
-            _refuse_half_pairs(path)
+            _check_array(path)
             return TextForm(), None
         found = find_encoding(path)
         return text_form(path, headers, options, options.codec or found.encoding), found
@@ -385,10 +385,15 @@ def _is_no_list_of_lines(path: Path) -> bool:
     return json_object(str(first)) is None and str(first).strip() != "null"
 
 
-def _refuse_half_pairs(path: Path) -> None:
-    """Refuse a file of JSON with half of a surrogate pair, which the reader of `datasets` would leave out."""
+def _check_array(path: Path) -> None:
+    """Refuse an array of JSON without rows, which `datasets` refuses in words that tell nothing.
+
+    Refuse one with half of a surrogate pair too, which `datasets` would leave out.
+    """
     with whole_data(path), open_bytes(path) as stream:
         content = stream.read()
+    if not content.translate(None, b"[] \t\r\n"):
+        raise DataError(f"{path} holds no row")
     for escape in _ESCAPE.finditer(content):
         if escape[1]:
             line = content.count(b"\n", 0, escape.start()) + 1
