@@ -424,3 +424,13 @@ def test_ids_in_the_place_of_texts_are_told_where_they_belong(tmp_path: Path) ->
             load_training_data(path, [], options)
         notes = "".join(getattr(refused.value, "__notes__", ()))
         assert ("name documents by ids (doc_id) need their texts" in notes and "BEIR" in notes) == told
+
+
+def test_a_file_of_judgements_is_told_where_it_belongs(tmp_path: Path) -> None:
+    """A file of qrels was told that it holds documents, and to adapt a model to them."""
+    path = tmp_path / "test.tsv"
+    path.write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    with pytest.raises(DataError, match="expected one anchor column") as refused:
+        load_training_data(str(path), [])
+    (note,) = refused.value.__notes__
+    assert note.startswith("judgements of ids make a folder in BEIR layout")

@@ -54,6 +54,9 @@ _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
 # 3,5 and 1.200,50 and 1.234.567: spreadsheets of many countries write decimals or thousands so.
 _MARKED = re.compile(r"[+-]?[0-9.]*(,|\.[0-9]+\.)[0-9.,]+")
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
+_JUDGEMENTS = (
+    "judgements of ids make a folder in BEIR layout (corpus.jsonl, queries.jsonl and qrels/<split>.tsv)"
+)
 _IDS = re.compile(r"(?!q)(.+_id|docid|pid)")  # what ids of documents are called, not those of queries
 
 
@@ -98,9 +101,9 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         anchor = _one(where, names, ANCHOR, columns)
     except DataError as error:
         if ANCHOR not in columns and not usual_columns(ALIASES[ANCHOR], names):
-            error.add_note(
-                "rows of documents have no query: `lexforge adapt --documents FILE` trains on documents alone"
-            )
+            alone = "`lexforge adapt --documents FILE` trains on documents alone"
+            judged = not {"query_id", "qid"}.isdisjoint(map(usual_name, names))
+            error.add_note(_JUDGEMENTS if judged else f"rows of documents have no query: {alone}")
         raise
     try:
         positive = _one(where, names, POSITIVE, columns)
@@ -109,8 +112,7 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         if POSITIVE not in columns and ids:
             error.add_note(
                 f"rows that name documents by ids ({ids[0]}) need their texts in the place of these; "
-                "judgements of ids make a folder in BEIR layout (corpus.jsonl, queries.jsonl and "
-                "qrels/<split>.tsv)"
+                f"{_JUDGEMENTS}"
             )
         raise
     weight = columns.get(WEIGHT)
