@@ -282,6 +282,18 @@ def test_a_label_that_the_first_line_leaves_out_is_no_other_column(tmp_path: Pat
         load_label_sets(str(tmp_path / "x.jsonl"))
 
 
+def test_numbers_of_classes_become_their_names(tmp_path: Path) -> None:
+    """Sets of the hub, such as go_emotions, hold numbers, and the names stand in their features."""
+    import datasets
+
+    labels = datasets.Sequence(datasets.ClassLabel(names=["joy", "anger"]))
+    features = datasets.Features({"text": datasets.Value("string"), "labels": labels})
+    rows = {"text": ["a good day", "a loud day", "a day"], "labels": [[0], [1, 0], []]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "emotions")
+    loaded = load_label_sets(str(tmp_path / "emotions"))
+    assert [row.labels for row in loaded.splits["train"]] == [("joy",), ("anger", "joy"), ()]
+
+
 def test_a_blank_cell_among_0_and_1_is_told_apart(tmp_path: Path) -> None:
     """It may mean that nobody has looked; whoever means 0 must hear that it is not read so."""
     path = tmp_path / "x.csv"

@@ -49,7 +49,7 @@ from lexforge.settings import TableOptions
 from lexforge.storage.files import cache_folder, write_file
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import ClassLabel, Dataset, Features
 
 # An escape of JSON: a surrogate pair, half of one (the group), or any other.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
@@ -162,6 +162,14 @@ def named_tables(name: str, loaded: Mapping[str, Dataset]) -> dict[str, Table]:
             raise DataError(f"{name}: {sorted(loaded)} hold the split {known!r} twice")
         found[known] = Table(rows, Origin(f"{name} [{split}]"))
     return found
+
+
+def class_lists(features: Features) -> dict[str, ClassLabel]:
+    """Return the columns that hold lists of numbers of classes, each with what names the classes."""
+    from datasets import ClassLabel
+
+    parts = {column: getattr(feature, "feature", None) for column, feature in features.items()}
+    return {column: part for column, part in parts.items() if isinstance(part, ClassLabel)}
 
 
 def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from lexforge.data.lines import excerpt, require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import split_of_row
-from lexforge.data.tables import read_json_lines
+from lexforge.data.tables import class_lists, read_json_lines
 from lexforge.data.text_tables import SPLIT, ending, usual_column
 from lexforge.settings import SourceOptions, TableOptions
 
@@ -154,7 +154,7 @@ def read_records(
 
     Yields:
         Where the row stands (its text names file and line), its split, and its cells by column. A row without
-        a split is one of train; a cell of a CSV file is a text.
+        a split is one of train; a cell of a CSV file is a text; a list of `ClassLabel` is one of names.
 
     Raises:
         DataError: If the source has another format, or cannot be read.
@@ -179,6 +179,9 @@ def read_records(
                 f"{list(dict.fromkeys(headers))}, or others that an option names; received "
                 f"{excerpt(list(records[0].values()))}"
             )
+        classes = class_lists(records.features)
         for row, record in enumerate(records):
             faults.rows += 1
+            for column, names in classes.items():
+                record[column] = record[column] and names.int2str(record[column])
             yield origin.place(row), split, record
