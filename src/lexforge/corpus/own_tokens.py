@@ -113,7 +113,8 @@ def _document_reader(model: BaseModel) -> Any:
     """Return the module that cuts documents into tokens; a `Router` may have another one for queries."""
     first: Any = model[0]
     if isinstance(first, Router) and "document" in first.sub_modules:
-        return first.sub_modules["document"][0]
+        route: Any = first.sub_modules["document"]
+        return route[0]
     return first
 
 

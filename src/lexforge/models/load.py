@@ -44,7 +44,7 @@ def load_encoder(
     modules = model_settings(name, "modules.json")
     written = f"{modules} {model_settings(name, 'router_config.json')}"  # a Router names its own modules
     if not modules or SpladePooling.__name__ in written or TokenWeights.__name__ in written:
-        model = build_splade(name, device=device)
+        model: SparseEncoder | SentenceTransformer = build_splade(name, device=device)
     else:
         model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
     # An index names the length of its model, which may exceed what the positions of that model allow, or be
