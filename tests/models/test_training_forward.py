@@ -141,6 +141,9 @@ def test_it_serves_the_stock_trainer(
     assert losses(True) == pytest.approx(losses(False), rel=0.03 if bf16 else 1e-3)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Dynamo detected a call:UserWarning"
+)  # of older versions, in the plain model
 def test_a_graph_is_compiled_without_a_break(fresh: Any) -> None:
     """Compiled training runs as before: a look at the padding would break the graph."""
     model, plain = fuse_encoder(without_dropout(fresh()).train()), without_dropout(fresh()).train()
