@@ -53,7 +53,7 @@ def numbers(cell: str) -> list[float]:
 @pytest.mark.parametrize("name", TABLE)
 def test_a_preset_has_the_numbers_of_the_documentation(name: str) -> None:
     """A preset that drifts from its source would be published under a wrong name."""
-    preset, cells = PRESETS[name], TABLE[name]  # type: ignore[index]
+    preset, cells = PRESETS[name], TABLE[name]
     loss, start, finish, train = preset.loss, preset.start, preset.finish, preset.train
     for row, number in {
         "InfoNCE": loss.infonce_weight,

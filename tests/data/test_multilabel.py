@@ -292,6 +292,14 @@ def test_numbers_of_classes_become_their_names(tmp_path: Path) -> None:
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "emotions")
     loaded = load_label_sets(str(tmp_path / "emotions"))
     assert [row.labels for row in loaded.splits["train"]] == [("joy",), ("anger", "joy"), ()]
+    rows["labels"][0] = [-1]  # no label, by the custom of the hub
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "partly")
+    with pytest.raises(
+        DataError, match=r"row 1 .*'labels' must hold numbers of classes from 0 to 1; received"
+    ):
+        load_label_sets(str(tmp_path / "partly"))
+    skipped = load_label_sets(str(tmp_path / "partly"), options=MultiLabelOptions(bad_rows="skip"))
+    assert len(skipped.splits["train"]) == 2
 
 
 def test_a_blank_cell_among_0_and_1_is_told_apart(tmp_path: Path) -> None:

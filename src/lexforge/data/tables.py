@@ -172,6 +172,25 @@ def class_lists(features: Features) -> dict[str, ClassLabel]:
     return {column: part for column, part in parts.items() if isinstance(part, ClassLabel)}
 
 
+def class_names(record: Mapping[str, Any], classes: Mapping[str, ClassLabel]) -> dict[str, list[str] | None]:
+    """Return the names of the classes in each such column of a row.
+
+    Raises:
+        DataError: If a number has no name, as -1 for a text that nobody has labelled.
+    """
+    found: dict[str, list[str] | None] = {}
+    for column, known in classes.items():
+        numbers = record[column]
+        try:
+            found[column] = numbers and known.int2str(numbers)
+        except (TypeError, ValueError) as error:
+            last = known.num_classes - 1
+            raise DataError(
+                f"{column!r} must hold numbers of classes from 0 to {last}; received {excerpt(numbers)}"
+            ) from error
+    return found
+
+
 def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a loader of `datasets`, and turn its errors into a `DataError` that names the data set.
 

@@ -17,7 +17,7 @@ from lexforge.data.lines import excerpt, require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import split_of_row
-from lexforge.data.tables import class_lists, read_json_lines
+from lexforge.data.tables import class_lists, class_names, read_json_lines
 from lexforge.data.text_tables import SPLIT, ending, usual_column
 from lexforge.settings import SourceOptions, TableOptions
 
@@ -182,6 +182,6 @@ def read_records(
         classes = class_lists(records.features)
         for row, record in enumerate(records):
             faults.rows += 1
-            for column, names in classes.items():
-                record[column] = record[column] and names.int2str(record[column])
-            yield origin.place(row), split, record
+            place = origin.place(row)
+            with faults.reading(place):
+                yield place, split, record | class_names(record, classes)
