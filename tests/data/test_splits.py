@@ -43,6 +43,30 @@ def test_judged_queries_fall_to_the_same_splits_as_ever() -> None:
     )
 
 
+@pytest.mark.parametrize("given_rows", [True, False])
+def test_queries_of_the_test_that_are_trained_on_are_told(given_rows: bool, tmp_path: Path) -> None:
+    """Files by split often share queries, and a model that was trained on them looks better than it is."""
+    parts = [("train", TEXTS[:4]), ("test", TEXTS[:8]), ("dev", TEXTS[8:])]
+    rows = ({"query": text, "positive": text * 2, "split": split} for split, texts in parts for text in texts)
+    source = write_rows(tmp_path, *rows)
+    told = load_training_data(source, ["test", "dev"], given_rows=given_rows).notes
+    assert told == (
+        f"{source}: queries of the split 'test' that train holds too, which flatters its measures: "
+        "4, such as 'ask 0', 'ask 1', 'ask 2'",
+    )
+
+
+def test_texts_of_the_test_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    """So it is with texts that get labels."""
+    parts = [("train", "a"), ("test", "a"), ("test", "b")]
+    source = write_rows(tmp_path, *({"text": text, "labels": ["x"], "split": split} for split, text in parts))
+    told = load_label_sets(source, ["train", "test"]).notes
+    assert told[-1] == (
+        f"{source}: texts of the split 'test' that train holds too, which flatters its measures: "
+        "1, namely 'a'"
+    )
+
+
 def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
     """Rows of texts, scored pairs and labelled texts are split as judged queries are, by one rule."""
     wanted = ["train", "dev", "test"]

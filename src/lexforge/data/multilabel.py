@@ -25,7 +25,7 @@ from lexforge.data.formats import OF_ROWS, detect, detect_rows, docstrings, read
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
-from lexforge.data.splits import missing_split, unread_splits, wanted_rows
+from lexforge.data.splits import TRAIN, missing_split, trained_texts, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
 from lexforge.data.text_tables import usual_column, usual_name
 from lexforge.settings import MultiLabelOptions, TableOptions
@@ -170,7 +170,9 @@ def load_label_sets(
     rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
     sizes = {split: len(texts) for split, texts in loaded.splits.items()}
     unread = (f"{source}: {line}" for line in unread_splits(sizes, splits))
-    return replace(loaded, splits=rows, notes=(*loaded.notes, *unread))
+    texts = {split: [row.text for row in found] for split, found in rows.items()}
+    repeated = trained_texts(source, texts.get(TRAIN, ()), texts, "texts")
+    return replace(loaded, splits=rows, notes=(*loaded.notes, *unread, *repeated))
 
 
 def load_texts(

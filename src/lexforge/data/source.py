@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lexforge.common.command_line import refuse_unread
+from lexforge.data.columns import ANCHOR
 from lexforge.data.digest import digests
 from lexforge.data.faults import Faults
 from lexforge.data.formats import checked_format, msmarco, texts
-from lexforge.data.pair_data import PairData
+from lexforge.data.pair_data import PairData, TextColumn
 from lexforge.data.retrieval_data import RetrievalData, collect_texts, join_titles, sample_corpus
-from lexforge.data.splits import TEST, TRAIN, missing_shares, unread_splits
+from lexforge.data.splits import TEST, TRAIN, missing_shares, trained_texts, unread_splits
 from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def load_training_data(
     # Rows of texts are trained on from the disk; only what is measured is read into memory.
     if isinstance(opened, PairData) and given_rows:
         measured = opened.retrieval(measured_splits, documents)
+        notes += _trained_queries(source, TextColumn(opened.split(TRAIN), ANCHOR), measured, held_out)
         return TrainingData(measured, opened.documents(), pairs=opened, held_out=held_out, notes=notes)
 
     # Rows that are made anew have no weights of their own.
@@ -226,9 +228,20 @@ def load_training_data(
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
     whole = opened.retrieval().only(needed)
     measured = sample_corpus(whole, documents, measured_splits)
+    notes += _trained_queries(source, whole.split_queries(TRAIN).values(), measured, held_out)
     found = whole.corpus.values()
     listed = found if isinstance(found, Sequence) else list(found)
     return TrainingData(measured, listed, whole, held_out=held_out, notes=notes)
+
+
+def _trained_queries(
+    source: str, trained: Iterable[str], measured: RetrievalData, held_out: Sequence[str]
+) -> tuple[str, ...]:
+    """Tell the measured queries that are trained on too; the hash that holds queries out leaves none."""
+    given = {
+        split: measured.split_queries(split).values() for split in measured.splits if split not in held_out
+    }
+    return tuple(trained_texts(source, trained, given, "queries"))
 
 
 def _open(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
+from lexforge.data.lines import counted, excerpt
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 Rows = TypeVar("Rows")
@@ -98,6 +99,28 @@ def unread_splits(rows: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
                 f"{amount} {verb} neither trained on nor measured; those of {TRAIN}, {DEV} and {TEST} are"
             )
     return lines
+
+
+def trained_texts(
+    source: str, trained: Iterable[str], measured: Mapping[str, Iterable[str]], what: str
+) -> list[str]:
+    """Return a line for each measured split of which train holds some texts too.
+
+    Args:
+        source: The name of the set, for the lines.
+        trained: The texts of train; they may be read from the disk.
+        measured: Split -> its texts; train is left out.
+        what: What the texts are, in the plural.
+    """
+    splits = {split: set(texts) for split, texts in measured.items() if split != TRAIN}
+    known = set[str]().union(*splits.values())
+    repeated = {text: None for text in trained if text in known} if known else {}  # in the order of train
+    return [
+        f"{source}: {what} of the split {split!r} that train holds too, which flatters its measures: "
+        f"{counted([excerpt(text) for text in found])}"
+        for split, texts in splits.items()
+        if (found := [text for text in repeated if text in texts])
+    ]
 
 
 def with_held_out(
