@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lexforge.models import build_dense, build_splade, check_model
+from lexforge.models import build_dense, build_splade, check_model, load_encoder
 
 
 def test_models_that_are_there_pass(tiny_checkpoint: Path) -> None:
@@ -22,10 +23,16 @@ def test_a_model_that_is_nowhere_is_refused(name: str) -> None:
         check_model(name)
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    """A folder of data passed by mistake; transformers' own message is a page long."""
-    with pytest.raises(FileNotFoundError, match=r"has neither modules\.json nor config\.json"):
-        check_model(str(tmp_path))
+@pytest.mark.parametrize("use", [check_model, load_encoder])
+def test_a_folder_without_a_model_is_refused(use: Callable[[str], object], tmp_path: Path) -> None:
+    """An index or data passed by mistake; transformers wanted a key of a config.json that is not there."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "modules.json").write_text("[]")
+    index = tmp_path / "index"  # beside the model, as `lexforge adapt` leaves it
+    index.mkdir()
+    wanted = rf"{index}' is no folder of a model: it has neither .*; that of the run '{tmp_path}' is passed"
+    with pytest.raises(FileNotFoundError, match=wanted):
+        use(str(index))
 
 
 def test_a_model_of_another_class_is_refused_before_the_data_is_read(

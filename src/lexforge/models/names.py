@@ -48,7 +48,7 @@ def checked_name(name_or_path: str | Path) -> str:
 
     Raises:
         FileNotFoundError: If there is no such folder, and neither the hub nor its local cache has a model of
-            that name, or if a run has not saved its model.
+            that name, if a run has not saved its model, or if the folder is none of a model.
         ValueError: If the argument names a file.
     """
     path = Path(name_or_path)
@@ -60,6 +60,13 @@ def checked_name(name_or_path: str | Path) -> str:
             raise FileNotFoundError(
                 f"{str(name_or_path)!r} is the directory of a run that has not saved its model: "
                 f"{path / 'model'} is missing; the run writes it after its last step"
+            )
+        if inside is None and not any((path / file).is_file() for file in _MODEL_FILES):
+            run = path.resolve().parent
+            hint = f"; that of the run {str(run)!r} is passed by this name" if model_of_run(run) else ""
+            raise FileNotFoundError(
+                f"{str(name_or_path)!r} is no folder of a model: it has neither modules.json nor "
+                f"config.json{hint}"
             )
         return str(inside or name_or_path)
     names = []
@@ -106,11 +113,6 @@ def check_model(
     if name == LEXICAL:
         return
     found = checked_name(name)
-    if all(load_file_path(found, file) is None for file in _MODEL_FILES):
-        raise FileNotFoundError(
-            f"the model {name!r} has neither modules.json nor config.json: it is no folder of a model, and "
-            "neither the hub nor its local cache has a model of that name"
-        )
     if encoder_class is not None:
         check_saved_class(found, encoder_class)
 
