@@ -273,11 +273,14 @@ def test_a_loss_without_state_costs_nothing(tiny_checkpoint: Path, tmp_path: Pat
 
 
 def test_a_dictionary_of_losses_is_one_state(tiny_checkpoint: Path) -> None:
-    """The Trainer takes one loss a data set."""
+    """The Trainer takes one loss a data set, whose name may be `model`."""
     model = dense(tiny_checkpoint)
-    callback = RunStateCallback({"pairs": moco(model), "classes": Prototypes(model)})
+    callback = RunStateCallback({"model": moco(model), "classes": Prototypes(model)})
     names = set(loss_tensors(callback.loss))
-    assert {"pairs.queue.keys", "classes.prototypes", "classes.batches"} <= names
+    assert {"model.queue.keys", "classes.prototypes", "classes.batches"} <= names
+    for name in ("pairs-v1.1", "train"):
+        with pytest.raises(ValueError, match=rf"a name without dots .* received \['{name}'\]"):
+            RunStateCallback({name: moco(model)})
     with pytest.raises(TypeError, match="built with its model"):
         RunStateCallback(Prototypes)
 

@@ -313,8 +313,9 @@ def loss_parameters(loss: nn.Module) -> list[nn.Parameter]:
 def _outside_models(loss: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Name and module of a loss and of all that it holds, except encoders and what they hold."""
     yield prefix, loss
+    by_data_set = isinstance(loss, nn.ModuleDict)  # there "model" may be the name of a data set
     for name, child in loss.named_children():
-        if name != "model" and not isinstance(child, BaseModel):
+        if (by_data_set or name != "model") and not isinstance(child, BaseModel):
             yield from _outside_models(child, f"{prefix}.{name}" if prefix else name)
 
 

@@ -73,6 +73,7 @@ class RunStateCallback(TrainerCallback):
 
     Raises:
         TypeError: If the loss is a class or a function instead of a module.
+        ValueError: If the name of a data set cannot be that of a module.
         FileNotFoundError: If a resumed run needs a state and finds no `run_state.safetensors`.
         ValueError: If a resumed run finds a file that is damaged, of another step, of another loss, or that
             lacks a part.
@@ -80,7 +81,13 @@ class RunStateCallback(TrainerCallback):
 
     def __init__(self, loss: nn.Module | Mapping[str, nn.Module]) -> None:
         if isinstance(loss, Mapping):
-            loss = nn.ModuleDict(dict(loss))
+            try:
+                loss = nn.ModuleDict(dict(loss))
+            except KeyError as error:  # the optimizer of sentence-transformers has the same limit
+                raise ValueError(
+                    "a data set with a loss of its own needs a name without dots that is no attribute of a "
+                    f"module of torch: {error.args[0]}; received {list(loss)}"
+                ) from error
         if not isinstance(loss, nn.Module):
             raise TypeError(
                 f"RunStateCallback needs a loss that has been built with its model; received {loss!r}"
