@@ -283,20 +283,24 @@ def test_the_best_checkpoint_of_a_moved_run_is_found_or_missed_aloud(
         make_best(tmp_path / "new").train(resume_from_checkpoint=newest)
 
 
+@pytest.mark.parametrize("take", [shutil.move, shutil.copytree])
 def test_a_run_that_was_moved_in_its_middle_keeps_its_best_checkpoint(
-    make_best: MakeTrainer, tmp_path: Path
+    make_best: MakeTrainer, tmp_path: Path, take: Callable[[Path, Path], Path]
 ) -> None:
-    """The Trainer forgot it, and it was deleted as the oldest one."""
+    """The Trainer forgot it, and it was deleted as the oldest one. A copy kept that of the first run, which
+    may be deleted at any time, and deleted its own.
+    """
     whole = make_best(tmp_path / "whole")
     whole.train()
     stopped = make_best(tmp_path / "old")
     stopped.add_callback(AtStep(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     with pytest.raises(TrainingInterrupted):
         stopped.train()
-    (tmp_path / "old").rename(tmp_path / "new")
+    take(tmp_path / "old", tmp_path / "new")
     resumed = make_best(tmp_path / "new")
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.best_model_checkpoint == str(tmp_path / "new" / "checkpoint-2")
+    assert checkpoints(tmp_path / "new") == ["checkpoint-2", "checkpoint-6"]
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
 

@@ -203,10 +203,9 @@ class ResumableTraining(BaseTrainer):
         Raises:
             FileNotFoundError: If there is no such checkpoint, which the parent would only log.
         """
-        best = Path(present_place(str(self.state.best_model_checkpoint), str(self.args.output_dir)))
+        best = Path(str(self.state.best_model_checkpoint))
         if not best.is_dir():
-            raise FileNotFoundError(f"the best checkpoint {self.state.best_model_checkpoint} is not there")
-        self.state.best_model_checkpoint = str(best)
+            raise FileNotFoundError(f"the best checkpoint {best} is not there")
         super()._load_best_model()
         self.run_state.load_loss(best)
 
@@ -241,7 +240,8 @@ class ResumableTraining(BaseTrainer):
         self.state.is_world_process_zero = self.is_world_process_zero()
         self._load_from_checkpoint(str(checkpoint))
         self.run_state.on_train_begin(self.args, self.state, self.control)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            state.best_model_checkpoint = present_place(state.best_model_checkpoint, checkpoint)
             self._load_best_model()
         return TrainOutput(self.state.global_step, 0.0, {})
 

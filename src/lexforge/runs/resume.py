@@ -59,21 +59,23 @@ class BestOfMovedRun(TrainerCallback):
         """Name the best checkpoint by its new place, if it is there."""
         if state.global_step == 0:  # not resumed
             return
-        before = read_json(Path(str(args.resume_from_checkpoint), TRAINER_STATE_NAME)) or {}
+        resumed = Path(str(args.resume_from_checkpoint))
+        before = read_json(resumed / TRAINER_STATE_NAME) or {}
         if best := before.get("best_model_checkpoint"):
-            best = present_place(best, str(args.output_dir))
+            best = present_place(best, resumed)
             if Path(best).is_dir():
                 state.best_model_checkpoint = best
 
 
-def present_place(checkpoint: str, run: str) -> str:
-    """Return where a checkpoint is now, because its run may have been moved since its name was recorded.
+def present_place(best: str, resumed: Path) -> str:
+    """Return where the best checkpoint of a resumed run is, which may have been moved or copied since.
 
     Args:
-        checkpoint: The folder as it was recorded.
-        run: The folder of the run.
+        best: The folder as it was recorded. A copy does not depend on the run that it is a copy of.
+        resumed: The checkpoint that the run is resumed from, beside which the best one lies.
     """
-    return checkpoint if Path(checkpoint).is_dir() else str(Path(run, Path(checkpoint).name))
+    beside = resumed.with_name(Path(best).name)
+    return str(beside) if beside.is_dir() else best
 
 
 def has_finished(state: TrainerState, args: TrainingArguments) -> bool:
