@@ -72,20 +72,31 @@ def test_settings_of_fsdp_that_are_not_supported(
         make_trainer(tiny_splade, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["fp16", "torch_compile", "auto_find_batch_size", "load_best_model_at_end"])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("fp16", True, "fp16"),
+        ("optim", "adafactor", "optim adafactor"),
+        ("torch_compile", True, "torch_compile"),
+        ("auto_find_batch_size", True, "auto_find_batch_size"),
+        ("load_best_model_at_end", True, "load_best_model_at_end"),
+    ],
+)
 def test_training_arguments_that_are_not_supported(
     tiny_splade: SparseEncoder,
     tmp_path: Path,
     make_trainer: MakeTrainer,
     under_fsdp: Callable[..., None],
     name: str,
+    value: Any,
+    said: str,
 ) -> None:
     """Set after construction, as some need a GPU or an evaluation to be accepted at all."""
     under_fsdp()
     trainer = make_trainer(tiny_splade, tmp_path)
     trainer.sharded.refuse_settings()
-    setattr(trainer.args, name, True)
-    with pytest.raises(ValueError, match=rf"not supported: {name}\. "):
+    setattr(trainer.args, name, value)
+    with pytest.raises(ValueError, match=rf"not supported: {said}\. "):
         trainer.sharded.refuse_settings()
 
 

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch.distributed.tensor import DTensor
 from transformers.trainer import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME
+from transformers.training_args import OptimizerNames
 
 from lexforge.losses.base import loss_tensors, losses_of
 
@@ -167,6 +168,7 @@ class ShardedCopy:
             "fsdp_activation_checkpointing": plugin.activation_checkpointing,
             "fsdp_ignored_modules": plugin.ignored_modules is not None,
             "fp16": args.fp16,
+            "optim adafactor": args.optim == OptimizerNames.ADAFACTOR,  # it adds whole states to shards
             "torch_compile": args.torch_compile,
             "auto_find_batch_size": args.auto_find_batch_size,
             "model_init": self.trainer.model_init is not None,
