@@ -370,9 +370,7 @@ def start_encoder(
     cfg = prepare_head(cfg, model, loaded.documents, process)
     # The trainer refuses these too, but only after negatives are mined and the teacher has been asked.
     training.check_training_length(cfg.training_seq_length, model.max_seq_length)
-    wanted = {"document_terms": cfg.document_terms, "query_terms": cfg.query_terms}
-    if any(number is not None for number in wanted.values()):
-        sparsity.check_terms_of_model(model, **wanted)
+    sparsity.check_terms_of_model(model, document_terms=cfg.document_terms, query_terms=cfg.query_terms)
     return cfg, model
 
 

@@ -994,14 +994,8 @@ class SourceOptions(SplitOptions):
         """
         if judged in (None, documents):
             return self
-        return replace(
-            self,
-            query_column=None,
-            positive_column=None,
-            negative_column=None,
-            score_column=None,
-            weight_column=None,
-        )
+        columns = [field.name for field in fields(self) if field.name.endswith("_column")]
+        return replace(self, **dict.fromkeys(columns))
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,7 @@ def check_terms_of_model(
 
     Args:
         model: A SPLADE encoder.
-        query_terms: Wanted mean number of active terms per query, or None.
+        query_terms: Wanted mean number of active terms per query; None wants none.
         document_terms: The same for documents.
 
     Raises:
@@ -248,16 +248,17 @@ def check_terms_of_model(
         )
     if document_terms is not None:
         _check_head(model)
-    if model.max_active_dims is not None:
+    given = {"query_terms": query_terms, "document_terms": document_terms}
+    wanted = {name: number for name, number in given.items() if number is not None}
+    if wanted and model.max_active_dims is not None:
         raise ValueError(
             "training brings no model with max_active_dims to a wanted number of active terms; received a "
             f"model with max_active_dims={model.max_active_dims}. Lift the limit before "
             "(model.max_active_dims = None, and save the model), and set it again on the trained model by "
             f"`lexforge trim --max-active-dims {model.max_active_dims}`"
         )
-    for name, wanted in (("query_terms", query_terms), ("document_terms", document_terms)):
-        if wanted is not None:
-            _check_number(model, name, wanted)
+    for name, number in wanted.items():
+        _check_number(model, name, number)
 
 
 def looks_up_queries(model: SparseEncoder) -> bool:

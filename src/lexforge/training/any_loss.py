@@ -60,8 +60,8 @@ class AnyLossTraining(BaseTrainer):
     Raises:
         TypeError: If the loss is none of the above, such as a function that builds one.
         ValueError: If a loss was built with another model, if one of ours with a state is given with
-            `model_init`, if several ranks would compute
-            different losses of ours in one step, or if `train` finds that no step can be taken.
+            `model_init`, if several ranks would compute different losses of ours in one step, or if `train`
+            finds that no step can be taken.
     """
 
     def __init__(

@@ -150,8 +150,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         """Remember the weights of a model that is to be trained, and fuse its head."""
         assert isinstance(model, SparseEncoder)
         check_training_length(self.training_seq_length, model.max_seq_length)
-        if self._wants_terms():
-            check_terms_of_model(model, **self.wanted_terms)
+        check_terms_of_model(model, **self.wanted_terms)
         if self.prune_threshold:
             decoder_biases(model)  # an error now, and not after the last step
         self.finishing = Finishing(model, self.start_share, self.prune_threshold, self.weight_average)
@@ -194,12 +193,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             )
         return None
 
-    def _wants_terms(self) -> bool:
-        return any(number is not None for number in self.wanted_terms.values())
-
     def _make_controller(self, losses: Sequence[Any]) -> ActiveTermsController | None:
         """The controller of a single `NeuralSparseLoss`, if a number of active terms is wanted."""
-        if not self._wants_terms():
+        if all(number is None for number in self.wanted_terms.values()):
             return None
         if len(losses) != 1 or not isinstance(losses[0], NeuralSparseLoss):
             names = [type(loss).__name__ for loss in losses if loss is not None]
