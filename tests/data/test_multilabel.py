@@ -89,7 +89,6 @@ def test_a_row_without_id_and_split(tmp_path: Path) -> None:
     [
         ("{", r"expected a JSON object; received '\{'"),
         ("[1]", r"expected a JSON object; received '\[1\]'"),
-        ({**ROWS[1], "id": "d", "split": 3}, "'split' must be a string; received 3"),
         ({**ROWS[1], "id": ["d"]}, r"'id' must be a string; received \['d'\]"),
         ({**ROWS[1], "id": "d", "text": None}, "'text' must be a string"),
         ({**ROWS[1], "id": "d", "text": " "}, "'d' has no text"),
@@ -372,7 +371,7 @@ def test_texts_of_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     lines = [
         {"id": 1, "text": " one "},
         {"text": None},
-        {"sentence": "two"},
+        {"id": 3},
         {"text": " "},
         {"text": "three"},
     ]
@@ -381,6 +380,17 @@ def test_texts_of_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptur
         load_texts(path)
     assert load_texts(path, options=TableOptions(bad_rows="skip")) == [("1", "one"), (None, "three")]
     assert caplog.messages[0] == f"{path}: 3 of 5 rows are bad and left out:"
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_texts_keep_the_order_of_their_file(tmp_path: Path, form: str) -> None:
+    """`predict` divided a table by its splits, and its lines stood beside other rows than their own."""
+    rows = [("one", "train"), ("two", "test"), ("three", "train")]
+    if form == "csv":
+        path = write(tmp_path / "x.csv", ["text,split", *map(",".join, rows)])
+    else:
+        path = write(tmp_path / "x.jsonl", [{"text": text, "split": split} for text, split in rows])
+    assert [text for _, text in load_texts(str(path))] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize("name", ["notes.md", "missing.txt"])

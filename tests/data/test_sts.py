@@ -43,7 +43,8 @@ def test_a_file_comes_back_by_split(tmp_path: Path, name: str) -> None:
         (line(sentence1=" "), ":1: a sentence is blank"),
         (line(sentence1="\u200b"), ":1: a sentence is blank"),
         ('{"sentence1": "a"}\n', ":1: expected one sentence2 column"),
-        ("", "holds no pair"),
+        ('{"sentence1": "a", "sentence2": "b"}\n' + line(), ":1: the score must be a finite number"),
+        ("", "holds no row"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, content: str, message: str) -> None:
@@ -52,6 +53,15 @@ def test_a_wrong_line_is_named(tmp_path: Path, content: str, message: str) -> No
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         load_sts(str(path))
+
+
+def test_a_first_line_without_a_column_is_a_bad_row(tmp_path: Path) -> None:
+    """Its fields were taken for the columns of the file, which was refused although bad rows are left out."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"sentence1": "a", "sentence2": "b"}\n' + line())
+    notes: list[str] = []
+    assert len(load_sts(str(path), None, StsOptions(bad_rows="skip"), notes)["train"]) == 1
+    assert notes[1] == "  wrong values: 1, namely line 1 (None)"
 
 
 def test_a_split_of_bad_rows_alone_is_missing(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lexforge.common.types import DataError
-
 _NO_SPACE = re.compile(r"\S")
 _BATCH = 10_000  # objects in memory at a time
 ROUNDED = 2.0**53
@@ -73,9 +71,6 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
         objects: Yields them; it is called twice, first for the types.
         place: The new file. A value that is missing is null. The values of a column of several types stay
             what they are, by `datasets.Json`, but for integers beyond 64 bits, which become texts.
-
-    Raises:
-        DataError: If there is such a column, and `datasets` is older than 4.7, which brought this type.
     """
     import datasets
 
@@ -83,12 +78,6 @@ def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Pat
     for batch in _batches(objects()):
         for name in dict.fromkeys(name for each in batch for name in each):
             types[name] = _common_type(types.get(name, pa.null()), [each.get(name) for each in batch])
-    mixed = [name for name, arrow_type in types.items() if arrow_type is None]
-    if mixed and not hasattr(datasets, "Json"):
-        raise DataError(
-            f"the values of {mixed} are of several types, which needs datasets 4.7 or newer; received "
-            f"{datasets.__version__}"
-        )
     single = {name: arrow_type for name, arrow_type in types.items() if arrow_type}
     known = datasets.Features.from_arrow_schema(pa.schema(single))
     features = datasets.Features({name: known[name] if types[name] else datasets.Json() for name in types})

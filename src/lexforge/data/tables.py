@@ -27,7 +27,7 @@ from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.json_rows import holds_other_values, holds_rounded, objects_of, write_objects
-from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes, stripped, whole_data
+from lexforge.data.lines import NotDecodable, excerpt, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
     DELIMITERS,
@@ -124,11 +124,12 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
             return list(form.header)
         # Where bad rows are left out, the first line may be one of them, and tells nothing.
         if reader == "json" and options.encoding is None and options.bad_rows == "fail":
-            line = next((line for _, line in numbered_lines(path) if line.strip()), None)
+            if _is_whole(path):
+                return []
+            _, line = next(text_records(path, TextForm()), (0, None))
             if line is None:
                 raise DataError(f"{path} holds no row: it is empty")
-            record = json_object(line) or {}
-            return list(record) if _holds_text(record) else []
+            return list(json_object(str(line)) or {})
     except NotDecodable:
         return []
     if reader == "json":
@@ -275,7 +276,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
         except DataError:
-            if _is_no_list_of_lines(path):
+            if _is_whole(path):
                 raise
             found = found or find_encoding(path)
             if options.encoding is None and found.encoding != UTF_8:
@@ -290,11 +291,6 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 table = Table(rows, Origin(str(path), form))
     if table is None:
         table = _own_rows(path, form, faults, found.fitting if found else "")
-    if ending(path) == ".json" and len(table.rows) == 1 and not _holds_text(table.rows[0]):
-        raise DataError(
-            f"{path} holds one JSON object and no texts in it: expected an array of rows, as pandas writes "
-            f'by orient="records"; received the fields {excerpt(table.rows.column_names)}'
-        )
     if form.delimiter and form.quoted and (line := _line_with_escaped_mark(path, form)):
         faults.note(
             f"{path}:{line}: a quotation mark stands behind a backslash, which is read as text. "
@@ -310,32 +306,6 @@ def _line_with_escaped_mark(path: Path, form: TextForm) -> int | None:
     escaped = re.compile(rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode()))
     with open_bytes(path) as stream:
         return next((number for number, line in enumerate(stream, 1) if escaped.search(line)), None)
-
-
-def _holds_text(record: Mapping[str, Any]) -> bool:
-    return any(isinstance(cell, str) for cell in record.values())
-
-
-def read_json_lines(
-    path: Path, options: TableOptions, faults: Faults
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines, without `datasets`.
-
-    Args:
-        path: The file.
-        options: The encoding, where the user names one.
-        faults: Counts the lines that cannot be read, and takes a note of an encoding that was guessed.
-
-    Yields:
-        The line's number, from 1, and the object.
-    """
-    found = find_encoding(path)
-    form = TextForm(options.codec or found.encoding)
-    for line, record in good_records(path, form, faults, found.fitting):
-        assert isinstance(record, dict)
-        yield line, record
-    if note := _guesses(path, form, options):
-        faults.note(note)
 
 
 def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tuple[int, str]]:
@@ -364,8 +334,8 @@ def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[Te
     The reader of JSON does not see bytes that are not UTF-8, so they are looked for here. That of CSV does.
     """
     if READERS[ending(path)] == "json":
-        if _is_no_list_of_lines(path):
-            _check_array(path)
+        if _is_whole(path):
+            _check_whole(path)
             return TextForm(), None
         found = find_encoding(path)
         return text_form(path, headers, options, options.codec or found.encoding), found
@@ -404,16 +374,22 @@ def _load(path: Path, reader: str, plain: Path, **options: Any) -> Dataset:
     return loaded["train"]
 
 
-def _is_no_list_of_lines(path: Path) -> bool:
-    """Return whether a file .json holds an array, or its first object stands on several lines."""
+def _is_whole(path: Path) -> bool:
+    """Return whether a file .json is no list of lines: it holds an array, or objects over several lines.
+
+    One object alone is none either, because the rows may be in it.
+    """
     if ending(path) != ".json":
         return False
-    _, first = next(text_records(path, TextForm()), (1, ""))
-    return json_object(str(first)) is None and str(first).strip() != "null"
+    records = text_records(path, TextForm())
+    first = str(next(records, (1, ""))[1]).strip()
+    if first == "null":
+        return False
+    return first.startswith("[") or next(records, None) is None or json_object(first) is None
 
 
-def _check_array(path: Path) -> None:
-    """Refuse an array of JSON without rows, which `datasets` refuses in words that tell nothing.
+def _check_whole(path: Path) -> None:
+    """Refuse a file .json without rows, which `datasets` refuses in words that tell nothing.
 
     Refuse one with half of a surrogate pair too, which `datasets` would leave out.
     """
@@ -421,6 +397,17 @@ def _check_array(path: Path) -> None:
         content = stream.read()
     if not content.translate(None, b"[] \t\r\n"):
         raise DataError(f"{path} holds no row")
+    if content.lstrip().startswith(b"{"):
+        try:
+            found = list(islice(objects_of(content.decode()), 2))
+        except (ValueError, RecursionError):
+            found = []  # `datasets` says what is wrong
+        if len(found) == 1 and not _is_row(found[0]):
+            raise DataError(
+                f"{path} holds one JSON object, which is no row: expected an array of rows, as pandas writes "
+                'by orient="records", or a row per line, and a row for each question where they are nested, '
+                f"as in SQuAD's files; received the fields {excerpt(list(found[0]))}"
+            )
     for escape in _ESCAPE.finditer(content):
         if escape[1]:
             line = content.count(b"\n", 0, escape.start()) + 1
@@ -429,6 +416,13 @@ def _check_array(path: Path) -> None:
                 f"{path}:{line}: half of a surrogate pair: expected texts that UTF-8 can hold; "
                 f"received {received}"
             )
+
+
+def _is_row(record: Mapping[str, Any]) -> bool:
+    """Return whether one object alone is a row: it holds a text, and no list of objects, which are rows."""
+    cells = record.values()
+    nested = (cell[0] for cell in cells if isinstance(cell, list) and cell)
+    return any(isinstance(cell, str) for cell in cells) and not any(isinstance(each, dict) for each in nested)
 
 
 def _first_row_is_wide(path: Path, form: TextForm) -> bool:
@@ -450,27 +444,30 @@ def _own_rows(path: Path, form: TextForm, faults: Faults, fitting: str = "") -> 
     """
     import datasets
 
-    whole, lines = _is_no_list_of_lines(path), None
+    whole, lines = _is_whole(path), None
     if not whole:
         lines = np.fromiter((line for line, _ in good_records(path, form, faults, fitting)), np.int64)
         if not len(lines):
             faults.refuse_nothing_left()
 
     def records() -> Iterator[Mapping[str, Any]]:
-        if whole:
-            with whole_data(path), open_bytes(path) as stream:
-                yield from objects_of(stream.read().decode("utf-8-sig"))
-            return
         for _, record in good_records(path, form, Faults(str(path))):
             yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
 
     copy = _copy_of(path, repr(form), ".arrow")
     if not copy.is_file():
-        write_file(copy, partial(write_objects, records))
+        parsed = _objects_in(path) if whole else []
+        write_file(copy, partial(write_objects, (lambda: parsed) if whole else records))
     rows = datasets.Dataset.from_file(str(copy))
     if lines is not None and len(rows) != len(lines):
         raise DataError(f"{path}: {len(lines)} rows were found, and its copy {copy} holds {len(rows)}")
     return Table(rows, Origin(str(path), form, lines))
+
+
+def _objects_in(path: Path) -> list[Any]:
+    """Parse a file of JSON that is no list of lines."""
+    with whole_data(path), open_bytes(path) as stream:
+        return list(objects_of(stream.read().decode("utf-8-sig")))
 
 
 def _csv_options(form: TextForm) -> dict[str, Any]:

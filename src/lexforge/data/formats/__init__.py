@@ -6,6 +6,8 @@ A format is a module with the functions of `Format`. To add one, write its modul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from heapq import merge
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,12 +15,10 @@ from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
-from lexforge.data.lines import excerpt, require_texts
+from lexforge.data.lines import excerpt
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.data.splits import split_of_row
-from lexforge.data.tables import class_lists, class_names, read_json_lines
-from lexforge.data.text_tables import SPLIT, ending, usual_column
+from lexforge.data.tables import RowPlace, Table, class_lists, class_names
 from lexforge.settings import SourceOptions, TableOptions
 
 
@@ -144,8 +144,6 @@ def read_records(
 ) -> Iterator[tuple[object, str, dict[str, Any]]]:
     """Read the rows of tables one by one, such as labelled texts and scored pairs.
 
-    JSON lines are not read by `datasets`: it gives all values of a column one type.
-
     Args:
         source: Rows of texts, as a file, a folder or on the hub.
         headers: Column names that count as a header in a .tsv file.
@@ -154,34 +152,32 @@ def read_records(
 
     Yields:
         Where the row stands (its text names file and line), its split, and its cells by column. A row without
-        a split is one of train; a cell of a CSV file is a text; a list of `ClassLabel` is one of names.
+        a split is one of train; a cell of a CSV file is a text; a list of `ClassLabel` is one of names. Each
+        row has all columns of its file, and the rows of a file keep their order.
 
     Raises:
         DataError: If the source has another format, or cannot be read.
     """
-    found, path = detect(source, OF_ROWS), Path(source)
-    if found is rows and path.is_file() and ending(path) in (".jsonl", ".ndjson"):
-        for number, record in read_json_lines(path, options, faults):
-            faults.rows += 1
-            where = f"{path}:{number}"
-            column = usual_column(SPLIT, record)
-            split = None if column is None else record[column]
-            with faults.reading(where):
-                require_texts(None, split="" if split is None else split)
-                yield where, split_of_row(split), record
-        return
+    found = detect(source, OF_ROWS)
     tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
-    for split, (records, origin) in tables.items():
+
+    def records(split: str, table: Table) -> Iterator[tuple[RowPlace, str, dict[str, Any]]]:
+        for row, record in enumerate(table.rows):
+            yield table.origin.place(row), split, record
+
+    # The rows of one file may be divided into several tables.
+    for _, parts in groupby(tables.items(), lambda part: part[1].origin.name):
+        divided = list(parts)
+        _, (first, origin) = divided[0]
         unnamed = origin.form is not None and origin.form.headerless
-        if unnamed and {*records.column_names}.isdisjoint(headers):  # no line of the file has those names
+        if unnamed and {*first.column_names}.isdisjoint(headers):  # no line of the file has those names
             raise DataError(
                 f"{origin.name}:1: expected the names of the columns, such as "
                 f"{list(dict.fromkeys(headers))}, or others that an option names; received "
-                f"{excerpt(list(records[0].values()))}"
+                f"{excerpt(list(first[0].values()))}"
             )
-        classes = class_lists(records.features)
-        for row, record in enumerate(records):
+        classes = class_lists(first.features)
+        for place, split, record in merge(*starmap(records, divided), key=lambda found: found[0].row):
             faults.rows += 1
-            place = origin.place(row)
             with faults.reading(place):
                 yield place, split, record | class_names(record, classes)
