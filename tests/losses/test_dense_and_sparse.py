@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,9 @@ def test_what_it_cannot_do_is_refused(model: SparseEncoder, tiny_splade: SparseE
         DenseAndSparseLoss(model, mini_batch_size=2, **NUMBERS)
     with pytest.raises(ValueError, match=r"one head of BGE-M3 .* received one with 0"):
         DenseAndSparseLoss(tiny_splade, **NUMBERS)
-    with pytest.raises(ValueError, match="dense_weight must be at least 0; received -1"):
-        DenseAndSparseLoss(model, dense_weight=-1, **NUMBERS)
+    for weight in (-1, math.inf):  # infinity became a loss of NaN in the first step
+        with pytest.raises(ValueError, match=f"dense_weight must be finite and >= 0; received {weight}"):
+            DenseAndSparseLoss(model, dense_weight=weight, **NUMBERS)
     with pytest.raises(ValueError, match=r"^dense_temperature must be a finite number above 0; received 0"):
         DenseAndSparseLoss(model, dense_temperature=0, **NUMBERS)  # `temperature` is another number
     with pytest.raises(ValueError, match="pass it to the trainer directly"):

@@ -245,6 +245,7 @@ def test_moco_leaves_out_the_keys_of_what_answers_the_same_anchor_in_another_row
     for rows in (first, second):
         embeddings = [column.repeat(1, 6)[:, :32] for column in embeddings_of(rows)]
         value = loss.compute_loss(embeddings, features_of(rows), None)
+    assert loss.metrics["candidates/left_out"].item() == 1 / 2  # one of the two keys of the queue
     unit = [torch.nn.functional.normalize(column, dim=1) for column in embeddings]
     other = loss.queue.contents()[0][1]  # d6, the only key that answers neither row
     expected = 0.0
@@ -252,6 +253,16 @@ def test_moco_leaves_out_the_keys_of_what_answers_the_same_anchor_in_another_row
         scores = [(unit[0][row] @ key).item() / 0.3 for key in (unit[1][row], other)]
         expected += math.log(math.fsum(map(math.exp, scores))) - scores[0]
     assert value.item() == pytest.approx(expected / 2, rel=1e-6)
+
+
+def test_moco_counts_the_other_keys_of_the_batch_while_its_queue_is_empty(tiny_dense) -> None:
+    """A row has three negatives there, and its own key is none: the share was out of four."""
+    rows = [("q1", "d1"), ("q2", "d1"), ("q3", "d3"), ("q4", "d4")]
+    loss = MoCoLoss(tiny_dense.train(), queue_size=8).double()
+    loss.compute_loss([column.repeat(1, 6)[:, :32] for column in embeddings_of(rows)], features_of(rows), None)
+    kept = kept_by_loop(rows, {})
+    assert [line.count(False) for line in kept] == [1, 1, 1, 1]
+    assert loss.metrics["candidates/left_out"].item() == pytest.approx(4 / 12)
 
 
 def sparse_loss(model, **changes) -> NeuralSparseLoss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ class DenseAndSparseLoss(NeuralSparseLoss):
     ) -> None:
         super().__init__(model, **options)
         check_positive(dense_temperature=dense_temperature)
-        if not dense_weight >= 0:
-            raise ValueError(f"dense_weight must be at least 0; received {dense_weight}")
+        if not 0 <= dense_weight < math.inf:
+            raise ValueError(f"dense_weight must be finite and >= 0; received {dense_weight}")
         if self.mini_batch_size is not None:
             raise ValueError(
                 "DenseAndSparseLoss encodes a batch at once: mini_batch_size must be None; received "

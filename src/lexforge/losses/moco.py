@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.false_negatives import BatchTexts
+from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.precision import in_float32
@@ -161,7 +161,8 @@ class MoCoLoss(EmbeddingLoss):
         queries, keys = (unit_rows(rows) for rows in embeddings)
         keys = keys.to(queries.dtype)  # the moving average keeps its format where the model gets another one
         texts = BatchTexts.of(features, gather=True)
-        if len(self.queue):
+        queued = len(self.queue)
+        if queued:
             held_texts = self.queue.held_texts()  # [Q]
             left_out = None if texts is None or held_texts is None else texts.answers(held_texts)  # [B, Q]
             held = self.queue.contents()[0].to(queries.dtype)  # [Q, D]
@@ -170,7 +171,11 @@ class MoCoLoss(EmbeddingLoss):
             left_out = None if texts is None else texts.left_out()  # [B, P]
             scores = queries @ self._compared(keys).T
             loss = ranking_cross_entropy(scores, self._own_places(keys), self.temperature, left_out)
-        self.metrics = {} if left_out is None else {"candidates/left_out": left_out.float().mean()}
+        if left_out is None:
+            self.metrics = {}
+        else:  # All keys of the queue are negatives; of the batch one key of each row is its positive.
+            share = left_out.float().mean() if queued else share_left_out(left_out)
+            self.metrics = {"candidates/left_out": share}
         if is_training(self.model):
             self.queue.enqueue(self._compared(keys), texts=None if texts is None else texts.candidates)
         return loss
