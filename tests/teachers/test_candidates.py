@@ -79,6 +79,8 @@ def test_pairs_are_scored_when_they_are_asked_for_and_once(tmp_path: Path) -> No
         "q": {"a": expected["q"]["a"]}
     }
     assert len(teacher.asked) == 4
+    # A pool may be empty; embeddings allow that all are, and pairs ended in "received no pair to score".
+    assert candidate_scorer(teacher, QUERIES, TEXTS, tmp_path)({"q": []}) == {"q": {}}
 
 
 def test_bm25_scores_candidates_as_its_index_does() -> None:

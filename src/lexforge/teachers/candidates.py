@@ -44,7 +44,7 @@ def candidate_scorer(
 
         def score_by_pairs(pools: Pools) -> Run:
             pairs = [(queries[query], texts[key]) for query, pool in pools.items() for key in pool]
-            scores = score_pairs(teacher, pairs, cache)
+            scores = score_pairs(teacher, pairs, cache) if pairs else {}
             return {
                 query: {key: scores[queries[query], texts[key]] for key in pool}
                 for query, pool in pools.items()
