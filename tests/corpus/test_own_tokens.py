@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from lexforge.corpus import count_tokens, own_tokens, token_limit, unknown_share
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+
+from lexforge.corpus import count_tokens, own_tokens, token_limit, unknown_share, unknown_shares
+from lexforge.models import build_dense, build_lexical_backbone
 
 
 def test_tokens_are_counted_beyond_the_limit_of_the_model(tiny_splade) -> None:
@@ -43,3 +48,13 @@ def test_tokens_that_the_model_does_not_know_are_counted(
     assert unknown_share(tiny_splade, [""]) == 0
     monkeypatch.setattr(own_tokens, "SAMPLE", 2)
     assert unknown_share(tiny_splade, ["☃", *["list"] * 9]) == pytest.approx(1 / 2)
+
+
+def test_each_route_has_its_own_tokenizer(tiny_dense, tmp_path: Path) -> None:
+    """The tokenizer of queries was asked about documents: those of another language seemed unknown."""
+    korean = build_dense(build_lexical_backbone(["나무 구름", "구름 바다"] * 5, tmp_path / "backbone"))
+    router = Router.for_query_document(list(tiny_dense.children()), list(korean.children()))
+    model = SentenceTransformer(modules=[router], device="cpu")
+    assert unknown_share(model, ["나무 바다"]) == 0
+    assert unknown_share(model, ["☃"]) == 1
+    assert unknown_shares(model, ["나무 바다", "sort the list"], "query").tolist() == [1, 0]

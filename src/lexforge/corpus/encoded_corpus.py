@@ -23,7 +23,7 @@ from lexforge.common.text_identity import text_digest
 from lexforge.corpus.encoding import Vectors, check_precision, encode, join_vectors, vector_type
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint
-from lexforge.models.lengths import UNLIMITED
+from lexforge.models.lengths import smallest_limit
 from lexforge.models.load import check_encoder
 from lexforge.retrieval.base import check_ids
 from lexforge.settings import EncodingPrecision, VectorType
@@ -121,13 +121,12 @@ def encode_corpus(
     check_precision(precision, model.device)
     ids = list(corpus)
     check_ids(ids, len(ids), set())
-    length = model.max_seq_length
     manifest = Manifest(
         str(Path(name).resolve()) if Path(name).is_dir() else name,
         fingerprint(model),
         vector_type(model),
         check_encoder(model),
-        None if length is None or length >= UNLIMITED else length,
+        smallest_limit([model.max_seq_length]),
         text_digest(part for pair in corpus.items() for part in pair),
         len(corpus),
         block_rows,

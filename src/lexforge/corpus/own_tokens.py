@@ -14,7 +14,8 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.modules import Router
 
 from lexforge.common.samples import evenly_spaced
-from lexforge.models.lengths import UNLIMITED
+from lexforge.common.types import TextKind
+from lexforge.models.lengths import smallest_limit
 from lexforge.models.prompts import saved_prompt
 
 _BATCH_TEXTS = 1024
@@ -82,14 +83,11 @@ def expansion_share(own: sparse.csr_array, vectors: sparse.csr_array) -> float:
 def token_limit(model: BaseModel) -> int | None:
     """Return the number of tokens after which an encoder cuts a document, or None if it reads any length.
 
-    Models without a limit name None, infinity, or 1e30, which is that of a tokenizer that knows none. A
-    `Router` has a limit per route, and a transformer may name a shorter one for documents alone
+    A `Router` has a limit per route, and a transformer may name a shorter one for documents alone
     (`document_length`).
     """
-    reader = _document_reader(model)
-    named = [getattr(reader, name, None) for name in ("max_seq_length", "document_length")]
-    limit = min((each for each in named if each is not None), default=UNLIMITED)
-    return None if limit >= UNLIMITED else limit
+    reader = _reader(model, "document")
+    return smallest_limit(getattr(reader, name, None) for name in ("max_seq_length", "document_length"))
 
 
 def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
@@ -105,53 +103,58 @@ def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
     # Not verbose: the tokenizer would warn of texts that are longer than the model reads.
     options = {"truncation": False, "return_attention_mask": False, "verbose": False}
     prompt = saved_prompt(model, "document")
-    tokenizer = _document_reader(model).tokenizer
+    tokenizer = _reader(model, "document").tokenizer
     return list(map(len, tokenizer([prompt + text for text in texts], **options)["input_ids"]))
 
 
-def _document_reader(model: BaseModel) -> Any:
-    """Return the module that cuts documents into tokens; a `Router` may have another one for queries."""
+def _reader(model: BaseModel, kind: TextKind) -> Any:
+    """Return the module that cuts texts of one kind into tokens; a `Router` may have one for each kind."""
     first: Any = model[0]
-    if isinstance(first, Router) and "document" in first.sub_modules:
-        route: Any = first.sub_modules["document"]
+    if isinstance(first, Router) and kind in first.sub_modules:
+        route: Any = first.sub_modules[kind]
         return route[0]
     return first
 
 
 def unknown_share(model: BaseModel, texts: Sequence[str]) -> float:
-    """Measure how much of some texts a model's tokenizer does not know.
+    """Measure how much of some documents a model's tokenizer does not know.
 
     Args:
         model: An encoder of sentence-transformers.
-        texts: N texts, at least one. Of more than `SAMPLE`, that many are looked at, evenly spaced.
+        texts: N documents, at least one. Of more than `SAMPLE`, that many are looked at, evenly spaced.
 
     Returns:
         The share of unknown tokens among those that are not special otherwise; 0 for a tokenizer that knows
         every text.
     """
-    unknown, tokens = _count_unknown(model, [texts[place] for place in evenly_spaced(len(texts), SAMPLE)])
+    sample = [texts[place] for place in evenly_spaced(len(texts), SAMPLE)]
+    unknown, tokens = _count_unknown(model, sample, "document")
     return float(unknown.sum() / max(1, tokens.sum()))
 
 
-def unknown_shares(model: BaseModel, texts: Sequence[str]) -> NDArray[np.float64]:
+def unknown_shares(model: BaseModel, texts: Sequence[str], kind: TextKind) -> NDArray[np.float64]:
     """Measure how much of each text a model's tokenizer does not know.
 
     Args:
         model: An encoder of sentence-transformers.
         texts: N texts.
+        kind: "query" or "document", which a `Router` may cut by different tokenizers.
 
     Returns:
         `[N]` float64, the share of unknown tokens of each text, as for `unknown_share`.
     """
-    unknown, tokens = _count_unknown(model, texts)
+    unknown, tokens = _count_unknown(model, texts, kind)
     return unknown / np.maximum(1, tokens)
 
 
-def _count_unknown(model: BaseModel, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _count_unknown(
+    model: BaseModel, texts: Sequence[str], kind: TextKind
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the unknown tokens and all tokens of each text, both `[N]`, without special tokens."""
-    unknown = getattr(model.tokenizer, "unk_token_id", None)
+    tokenizer = _reader(model, kind).tokenizer
+    unknown = getattr(tokenizer, "unk_token_id", None)
     if unknown is None or not len(texts):
         return np.zeros(len(texts), np.int64), np.ones(len(texts), np.int64)
     options = {"add_special_tokens": False, "truncation": False, "verbose": False}
-    rows = model.tokenizer(list(texts), **options)["input_ids"]
+    rows = tokenizer(list(texts), **options)["input_ids"]
     return np.array([row.count(unknown) for row in rows]), np.array([len(row) for row in rows])

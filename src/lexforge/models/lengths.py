@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 import torch
@@ -15,6 +16,19 @@ LONGEST_TOKENS = 256
 SHORT_TOKENS = 128
 """Tokens per text of a pretrained model whose files name no length."""
 UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
+
+
+def smallest_limit(limits: Iterable[float | None]) -> int | None:
+    """Return the smallest of some numbers of tokens.
+
+    Args:
+        limits: What a model, its tokenizer or its files name; no limit is None, infinity, or `UNLIMITED` and
+            more.
+
+    Returns:
+        The number; None where none of them is a limit.
+    """
+    return min((int(each) for each in limits if each is not None and each < UNLIMITED), default=None)
 
 
 def own_length(name: str) -> int | None:
@@ -40,8 +54,7 @@ def own_length(name: str) -> int | None:
         with torch.device("meta"):  # the modules without their weights
             model = AutoModel.from_config(AutoConfig.from_pretrained(name, subfolder=folder))
         limits.append(positions_of(model))
-    known = [int(limit) for limit in limits if limit is not None and limit < UNLIMITED]
-    return min(known, default=None)
+    return smallest_limit(limits)
 
 
 def default_tokens(name: str) -> int | None:

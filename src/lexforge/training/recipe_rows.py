@@ -189,7 +189,9 @@ def unknown_rows(model: BaseModel, loaded: TrainingData) -> list[str]:
         best = [(judged[at][0], max(judged[at][1], key=judged[at][1].__getitem__)) for at in chosen]
         pairs = [(texts[query], corpus[document]) for query, document in best]
     queries, documents = zip(*pairs, strict=True)
-    shares = np.maximum(unknown_shares(model, queries), unknown_shares(model, documents))  # [rows]
+    shares = np.maximum(  # [rows]
+        unknown_shares(model, queries, "query"), unknown_shares(model, documents, "document")
+    )
     unknown = np.flatnonzero(shares >= MOSTLY_UNKNOWN)
     if not len(unknown):
         return []
