@@ -111,7 +111,7 @@ def main(cfg: Config) -> None:
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
     # All processes train; only the main process measures and writes.
-    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer")
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer", routes=False)
 
     # Data. Training takes the split train; the split test is measured before and after training, and the
     # split dev during training.

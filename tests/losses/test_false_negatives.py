@@ -259,7 +259,8 @@ def test_moco_counts_the_other_keys_of_the_batch_while_its_queue_is_empty(tiny_d
     """A row has three negatives there, and its own key is none: the share was out of four."""
     rows = [("q1", "d1"), ("q2", "d1"), ("q3", "d3"), ("q4", "d4")]
     loss = MoCoLoss(tiny_dense.train(), queue_size=8).double()
-    loss.compute_loss([column.repeat(1, 6)[:, :32] for column in embeddings_of(rows)], features_of(rows), None)
+    embeddings = [column.repeat(1, 6)[:, :32] for column in embeddings_of(rows)]
+    loss.compute_loss(embeddings, features_of(rows), None)
     kept = kept_by_loop(rows, {})
     assert [line.count(False) for line in kept] == [1, 1, 1, 1]
     assert loss.metrics["candidates/left_out"].item() == pytest.approx(4 / 12)

@@ -15,6 +15,7 @@ from loaded_recipes import load_recipe
 from pyarrow import parquet
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 from sklearn.metrics import f1_score
 
 from lexforge.common.command_line import run_command
@@ -117,6 +118,17 @@ def test_a_recipe_trains_on_a_table(name: str, form: str, tiny_checkpoint: Path,
     )
     expected = f1_score(given, found, average="micro", zero_division=0)
     assert trained["head_micro_f1"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_model_with_a_router_is_refused_before_the_data_is_read(name: str, tiny_dense, tmp_path) -> None:
+    """Its texts are neither queries nor documents: the trainer asked for a `router_mapping` after minutes."""
+    router = Router.for_query_document(list(tiny_dense.children()), list(tiny_dense.children()))
+    SentenceTransformer(modules=[router], device="cpu").save_pretrained(str(tmp_path / "routes"))
+    with pytest.raises(SystemExit) as ended:
+        recipe(name, write(ROWS[name], "jsonl.gz", tmp_path), tmp_path / "routes", *COLUMNS[name])
+    assert "routes has a Router, which encodes queries and documents by different modules" in str(ended.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,10 @@ def checked_name(name_or_path: str | Path) -> str:
 
 
 def check_model(
-    name: str, encoder_class: Literal["SparseEncoder", "SentenceTransformer"] | None = None
+    name: str,
+    encoder_class: Literal["SparseEncoder", "SentenceTransformer"] | None = None,
+    *,
+    routes: bool = True,
 ) -> None:
     """Refuse a model whose files cannot be found, or of the wrong type; its weights are not loaded.
 
@@ -105,16 +108,24 @@ def check_model(
         name: `lexical`, a folder, or a name on the hub, which must be in its local cache if there is no
             network.
         encoder_class: The class of sentence-transformers that is to load it; None takes any.
+        routes: Whether the texts are queries and documents, which a model with a `Router` tells apart.
 
     Raises:
         FileNotFoundError: If there is no such folder, or neither the hub nor its cache has the model.
-        ValueError: If the name is that of a file, or if the model was saved by another class.
+        ValueError: If the name is that of a file, if the model was saved by another class, or if it has a
+            `Router` and the texts are neither queries nor documents.
     """
     if name == LEXICAL:
         return
     found = checked_name(name)
     if encoder_class is not None:
         check_saved_class(found, encoder_class)
+    types = [str(module["type"]) for module in model_settings(found, "modules.json")]
+    if not routes and any(each.endswith(".Router") for each in types):
+        raise ValueError(
+            f"{name} has a Router, which encodes queries and documents by different modules, and these texts "
+            "are neither: pass a model without one"
+        )
 
 
 def saved_class(name: str) -> str | None:

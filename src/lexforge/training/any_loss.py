@@ -369,6 +369,24 @@ def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> N
         raise ValueError(_no_whole_batch(rows, settings.batch_size, processes))
 
 
+def check_queue(size: int, settings: TrainingSettings, processes: int) -> None:
+    """Refuse a queue that cannot hold one batch, as its loss would at the first step.
+
+    Args:
+        size: The value of `--queue-size`.
+        settings: Gives the number of rows per batch and process.
+        processes: Number of processes that train together.
+
+    Raises:
+        ValueError: If the queue is shorter than one batch of all processes.
+    """
+    if size < settings.batch_size * processes:
+        raise ValueError(
+            f"--queue-size must be at least {settings.batch_size * processes}, the texts of one batch (batch "
+            f"size {settings.batch_size}, number of processes {processes}); received {size}"
+        )
+
+
 def _no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) -> str:
     """Say that training rows, of one data set or of several by name, cannot fill one batch."""
     return (

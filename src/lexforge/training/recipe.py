@@ -34,6 +34,8 @@ def begin_run(
     cfg: Recipe,
     resolve: Callable[[Recipe], Recipe],
     encoder_class: Literal["SparseEncoder", "SentenceTransformer"],
+    *,
+    routes: bool = True,
 ) -> tuple[Recipe, PartialState, runs.Stages, Plan | None]:
     """Start the processes of a run, and refuse what would stop it later, before any data is read.
 
@@ -44,6 +46,7 @@ def begin_run(
         resolve: Fills in what follows from the model.
         encoder_class: The class of sentence-transformers that loads the model: "SparseEncoder" or
             "SentenceTransformer".
+        routes: Whether the recipe tells queries from documents, as a model with a `Router` needs it.
 
     Returns:
         The settings, resolved, and for a plan those of a few steps in a folder of their own; this process
@@ -52,8 +55,8 @@ def begin_run(
     Raises:
         FileNotFoundError: If there is no such model, or nothing to resume.
         FileExistsError: If the run directory holds another run.
-        ValueError: If the model is of another class, an optimizer or a tracker is unknown, or a resumed run
-            has other settings.
+        ValueError: If the model is of another class, or has a `Router` without use, an optimizer or a tracker
+            is unknown, or a resumed run has other settings.
         ImportError: If the package of an optimizer or a tracker is missing.
     """
     process = runs.start_processes(cfg.train.seed)
@@ -64,7 +67,7 @@ def begin_run(
     check_training(cfg.train)
     if plan is not None:
         cfg = plan.short()
-    models.check_model(cfg.model, encoder_class)
+    models.check_model(cfg.model, encoder_class, routes=routes)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     return cfg, process, stages, plan
 
