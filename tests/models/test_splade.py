@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sparse_encoder.modules import SparseAutoEncoder, SpladePooling, Transformer
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     DistilBertConfig,
@@ -223,3 +225,24 @@ def test_the_vocabulary_size_is_the_width_of_the_vectors(tiny_splade: SparseEnco
     for transformer in splade_transformers(tiny_splade):
         transformer.model.resize_token_embeddings(128)
     assert vocabulary_size(tiny_splade) == 128
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_the_weights_are_loaded_once(
+    head: bool, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look for missing ones held a second copy of the model while the first was loaded."""
+    folder = tiny_checkpoint
+    if not head:
+        folder = beside(AutoModel.from_pretrained(tiny_checkpoint), tiny_checkpoint, tmp_path / "bare")
+    original, devices = PreTrainedModel.from_pretrained.__func__, []
+
+    def recorded(cls: type[PreTrainedModel], *args: Any, **options: Any) -> Any:
+        result = original(cls, *args, **options)
+        model = result[0] if isinstance(result, tuple) else result
+        devices.append(model.device.type)
+        return result
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(recorded))
+    build_splade(folder, device="cpu")
+    assert devices.count("cpu") == 1

@@ -51,10 +51,7 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
 
     Source: Xu et al. 2025, "CSPLADE" (arXiv 2504.10816), the variant with bidirectional attention.
     """
-    loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True)
-    model, loading = loaded
-    _refuse_missing(name, loading["missing_keys"])
-    weight = model.get_output_embeddings().weight.detach().clone()  # [V, D]
+    weight = _output_embedding(name)
     transformer = Transformer(name)
     transformer.model.config.is_causal = False
     transformer.model.config.use_cache = False  # nothing is generated
@@ -90,7 +87,7 @@ def build_bare_encoder(name: str, missing: str) -> list[nn.Module]:
         ValueError: If weights of the encoder itself are missing too, or if the embeddings have another width
             than the states, as those of ELECTRA can.
     """
-    _, loading = AutoModel.from_pretrained(name, output_loading_info=True)
+    _, loading = AutoModel.from_pretrained(name, output_loading_info=True, device_map="meta")
     _refuse_missing(name, [key for key in loading["missing_keys"] if not key.startswith("pooler.")])
     return _decoded_by_embeddings(
         Transformer(name), f"{name} is not a complete masked language model: {missing}"
@@ -141,6 +138,15 @@ def describe(config: PreTrainedConfig) -> str:
         f"encoder; pass a masked language model, a decoder LM ({', '.join(DECODER_FAMILIES)}), or an encoder "
         "such as a BertModel"
     )
+
+
+def _output_embedding(name: str) -> Tensor:
+    """Return the matrix `[V, D]` of a language model, which is gone before its encoder is loaded."""
+    loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True)
+    model, loading = loaded
+    _refuse_missing(name, loading["missing_keys"])
+    weight: Tensor = model.get_output_embeddings().weight.detach().clone()
+    return weight
 
 
 def _decoder(weight: Tensor) -> Dense:

@@ -25,7 +25,7 @@ from lexforge.models.headless import (
     describe,
 )
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
-from lexforge.models.structure import positions_of, set_max_seq_length, splade_transformers
+from lexforge.models.structure import limit_to_positions, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
 
 logger = logging.getLogger(__name__)
@@ -97,8 +97,7 @@ def build_splade(
     if max_seq_length is not None:
         set_max_seq_length(model, max_seq_length)
     else:
-        for transformer in transformers:
-            _limit_to_positions(transformer)
+        limit_to_positions(model)
         # A Router names the longest of its routes, and a table of queries may have no limit of its own.
         longest = max((each.max_seq_length or 0 for each in transformers), default=0)
         if longest and (model.max_seq_length or longest) > longest:
@@ -125,7 +124,8 @@ def _modules_of_checkpoint(name: str) -> list[nn.Module]:
         return build_decoder_lm(name)
     if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         raise ValueError(f"{name} is {describe(config)}")
-    model, loading = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True)
+    # Without the weights, which are loaded below.
+    model, loading = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True, device_map="meta")
     missing = sorted(loading["missing_keys"])
     if not missing:
         return [Transformer(name, transformer_task="fill-mask"), SpladePooling("max")]
@@ -136,10 +136,3 @@ def _modules_of_checkpoint(name: str) -> list[nn.Module]:
             "encoder"
         )
     return build_bare_encoder(name, what)
-
-
-def _limit_to_positions(transformer: Transformer) -> None:
-    """Let texts be cut at the last position: a tokenizer may allow more tokens, or any number."""
-    limit, current = positions_of(transformer.model), transformer.max_seq_length
-    if limit is not None and (current is None or current > limit):
-        transformer.max_seq_length = limit

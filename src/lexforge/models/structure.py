@@ -208,6 +208,19 @@ def positions_of(model: Any) -> int | None:
     return None if limit == -1 else limit  # XLNet's way to say that it has no limit
 
 
+def limit_to_positions(model: BaseModel) -> None:
+    """Let texts be cut at the last position of each transformer: a tokenizer may allow more tokens.
+
+    Args:
+        model: A model of sentence-transformers, of any kind.
+    """
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            limit, current = positions_of(module.model), module.max_seq_length
+            if limit is not None and (current is None or current > limit):
+                module.max_seq_length = limit
+
+
 def set_max_seq_length(model: BaseModel, max_seq_length: int) -> None:
     """Let every transformer of a model cut its texts after a number of tokens.
 
