@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import (
     AutoTokenizer,
@@ -20,6 +21,7 @@ from transformers import (
 
 from lexforge.models import build_dense, build_inference_free, load_encoder, model_type
 from lexforge.models.fingerprint import fingerprint
+from lexforge.teachers import SentenceTransformerTeacher
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +115,9 @@ def test_a_dense_encoder_takes_no_more_tokens_than_it_has_positions(
     model.encode_document("list " * 200, show_progress_bar=False)
 
 
-def test_the_length_of_a_saved_dense_encoder_is_accepted(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """sentence-transformers takes RoBERTa's 66 rows for 66 positions; an index of such a model names them."""
+@pytest.mark.parametrize("saved", [False, True])
+def test_no_text_is_longer_than_the_positions(saved: bool, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """sentence-transformers takes RoBERTa's 66 rows for 66 positions: a long text was an error of torch."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint, model_max_length=512)
     config = RobertaConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -122,9 +125,17 @@ def test_the_length_of_a_saved_dense_encoder_is_accepted(tiny_checkpoint: Path, 
     )  # fmt: skip
     RobertaModel(config).save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "bare")
-    build_dense(tmp_path / "bare", device="cpu").save_pretrained(str(tmp_path / "saved"))
-    length = load_encoder(str(tmp_path / "saved"), device="cpu").max_seq_length
-    assert length == 66
-    assert load_encoder(str(tmp_path / "saved"), max_seq_length=length, device="cpu").max_seq_length == length
+    if saved:
+        transformer = Transformer(str(tmp_path / "bare"))
+        assert transformer.max_seq_length == 66
+        modules = [transformer, Pooling(32, pooling_mode="mean")]
+        SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "saved"))
+        models = [load(str(tmp_path / "saved"), device="cpu") for load in (load_encoder, build_dense)]
+        SentenceTransformerTeacher(str(tmp_path / "saved")).encode(["list " * 200], "document")
+    else:
+        models = [build_dense(tmp_path / "bare", device="cpu")]
+    for model in models:
+        assert model.max_seq_length == 64
+        model.encode_document("list " * 200, show_progress_bar=False)
     with pytest.raises(ValueError, match="RobertaModel allows a max_seq_length of 3 to 64; received 65"):
-        load_encoder(str(tmp_path / "saved"), max_seq_length=65, device="cpu")
+        build_dense(tmp_path / "bare", max_seq_length=65, device="cpu")

@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
-from lexforge.models.structure import set_max_seq_length
+from lexforge.models.structure import limit_to_positions, set_max_seq_length
 
 
 def build_dense(
@@ -25,7 +25,7 @@ def build_dense(
         name_or_path: A folder or a hub name: a saved `SentenceTransformer`, or a checkpoint that `AutoModel`
             and `AutoTokenizer` load, such as a backbone of `build_lexical_backbone`.
         max_seq_length: Texts are cut after this many tokens, special tokens included; None keeps what the
-            model says.
+            model says, limited to what it has positions for.
         similarity: How texts are compared; saved with the model as `similarity_fn_name`. None keeps that of a
             saved model, and gives a new one "cosine".
         device: Where the model is put; None leaves the choice to sentence-transformers.
@@ -53,6 +53,8 @@ def build_dense(
         None if modules else name, modules=modules, device=device, similarity_fn_name=similarity
     )
     check_saved_similarity(name, model.similarity_fn_name)
-    if max_seq_length is not None:
+    if max_seq_length is None:
+        limit_to_positions(model)
+    else:
         set_max_seq_length(model, max_seq_length)
     return model

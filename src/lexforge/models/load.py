@@ -9,7 +9,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.names import checked_name, model_settings, model_type
 from lexforge.models.splade import build_splade
-from lexforge.models.structure import set_max_seq_length
+from lexforge.models.structure import limit_to_positions, set_max_seq_length
 from lexforge.models.token_weights import TokenWeights, load_sparse_encoder
 
 
@@ -21,7 +21,9 @@ def load_encoder(
     Args:
         name: A folder or a hub name: a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked
             language model, which becomes a SPLADE encoder.
-        max_seq_length: Texts are cut after this many tokens; None keeps what the model was saved with.
+        max_seq_length: Texts are cut after this many tokens. None keeps what the model was saved with,
+            limited to what it has positions for; so does the longest of several lengths, which is what an
+            index names.
         device: Where the model is put; None leaves the choice to sentence-transformers.
 
     Returns:
@@ -47,8 +49,8 @@ def load_encoder(
         model: SparseEncoder | SentenceTransformer = build_splade(name, device=device)
     else:
         model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
-    # An index names the length of its model, which may exceed what the positions of that model allow, or be
-    # the longest of several.
+        limit_to_positions(model)
+    # An index names the length of its model, which may be the longest of several.
     if max_seq_length not in (None, model.max_seq_length):
         set_max_seq_length(model, max_seq_length)
     return model

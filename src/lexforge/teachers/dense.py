@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +27,16 @@ class SentenceTransformerTeacher:
     """
 
     def __init__(self, model_name_or_path: str = "BAAI/bge-m3") -> None:
-        from sentence_transformers import SentenceTransformer
-
         from lexforge.models.fingerprint import fingerprint
-        from lexforge.models.load import check_encoder
+        from lexforge.models.load import check_encoder, load_encoder
         from lexforge.models.names import checked_name, model_type
 
         try:
             name = checked_name(model_name_or_path)
-            # SentenceTransformer loads anything and takes the mean over its tokens, which is no teacher.
+            # sentence-transformers loads anything and takes the mean over its tokens, which is no teacher.
             found = model_type(name)
             if found == "dense":
-                self._encoder = SentenceTransformer(name)
+                self._encoder: Any = load_encoder(name)
                 self.similarity = check_encoder(self._encoder)
         except (OSError, ValueError) as error:
             raise DataError(
