@@ -17,7 +17,7 @@ import tyro
 
 from lexforge.commands import evaluate, index
 from lexforge.report import write_page
-from lexforge.report.charts import value_range
+from lexforge.report.charts import COLOURS, value_range
 from lexforge.report.training_charts import loss_note
 from lexforge.settings import SourceOptions
 
@@ -84,7 +84,7 @@ def test_the_page_answers_the_questions_in_order(page: Path) -> None:
     assert "That is 0.217 above BM25, which reaches 0.400" in text
     assert "A document has 80.0 active terms and a query 20.0." in text
     assert "The run took 1 min 22 s, of which training took 1 min 20 s." in text
-    assert "11 of 12 queries are better after training than before, 1 are worse and 0 are the same" in text
+    assert "Better after training than before: 11 of 12 queries. Worse: 1. The same: 0." in text
     assert "123.5 kB" in text  # the index
     assert "python recipe.py --data 'a b'" in text
     assert "The shades are the phases of the curriculum: 1 to step 19, 2 to step 40." in text
@@ -216,10 +216,42 @@ def test_two_runs_stand_side_by_side(run: Path, new_run: NewRun, tmp_path: Path)
     text = Reader(page).text
     assert "first reaches nDCG@10 0.617, which is 0.092 above second with 0.525 (p < 0.001)." in text
     assert "second against first" in text
-    assert "0 of 12 queries are better in second than in first, 11 are worse and 1 are the same" in text
+    assert "Better in second than in first: 0 of 12 queries. Worse: 11. The same: 1." in text
     assert "loss.lift differs 0.3 0.2" in text
     assert "Parts of the loss of first" in text
     assert "Parts of the loss of second" in text
+
+
+def test_each_line_of_two_runs_names_its_run(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """A colour is that of one run, or of one part, in all charts; a line of one run alone is named too."""
+    dev = {"step": 40, "epoch": 1.0, "time": 1_700_000_000, "eval_dev_nDCG@10": 0.97}
+    with (run / "log.jsonl").open("a") as file:
+        file.write(json.dumps(dev) + "\n")
+    other = new_run(tmp_path / "second")
+    (other / "log.jsonl").write_text((other / "log.jsonl").read_text().replace("infonce", "margin"))
+    page = write_page(run, other)
+    named: dict[str, list[str | None]] = {}
+    for _, attributes in Reader(page).elements:
+        if chart := attributes.get("data-chart"):
+            named.setdefault(chart, []).append(attributes["data-series"])
+    assert named["terms-document"] == ["first", "first wanted", "second", "second wanted"]
+    assert named["terms-query"] == ["first", "second"]
+    assert named["dev"] == ["first"]
+    charts = charts_of(page)
+    colours = next(
+        dict(renderer["attributes"]["data_source"]["attributes"]["data"]["entries"])["colour"]
+        for renderer in charts["headline"]["renderers"]
+        if renderer["attributes"]["glyph"]["name"] == "Scatter"
+    )
+    assert colours == [COLOURS[0]] * 3 + [COLOURS[1]] * 3
+    flops = [
+        renderer["attributes"]["glyph"]["attributes"]["line_color"]
+        for chart in ("parts-0", "parts-1")
+        for renderer in charts[chart]["renderers"]
+        if renderer["attributes"].get("name") == "flops document"
+        and renderer["attributes"]["glyph"]["name"] == "Line"
+    ]
+    assert flops == [COLOURS[1], COLOURS[1]]
 
 
 def test_two_runs_on_other_documents_are_not_compared(run: Path, new_run: NewRun, tmp_path: Path) -> None:
@@ -287,6 +319,8 @@ def test_axes_begin_where_a_reader_expects_it(page: Path) -> None:
         start, end = axis(charts[name], "x")
         assert start == 0
         assert end == pytest.approx(40, rel=0.03)
+        [steps] = charts[name]["below"]
+        assert steps["attributes"]["ticker"]["attributes"]["min_interval"] == 1  # there is no step 1.5
     assert axis(charts["histogram-documents"], "x")[0] == 0
 
 
@@ -330,6 +364,16 @@ def test_a_part_below_a_thousandth_of_the_loss_is_seen(run: Path) -> None:
     values = next(value for key, value in drawn["entries"] if key == "y")
     assert values[0] == 0.02
     assert values[2] == {"type": "number", "value": "nan"}
+
+
+def test_shares_of_one_size_have_labels_at_both_ends(run: Path) -> None:
+    """Bokeh labels a logarithmic axis of less than two powers of ten at its upper end alone: 50 and 100."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for line in lines[1:]:
+        line |= {"share/infonce": 0.9, "share/flops_document": 0.1}
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    start, end = axis(charts_of(write_page(run))["shares"], "y")
+    assert end >= 100 * start
 
 
 def test_a_dense_run_shows_its_curves(new_run: NewRun, tmp_path: Path) -> None:
@@ -507,11 +551,11 @@ def test_equal_ids_of_two_collections_are_two_queries(run: Path, new_run: NewRun
     page = Reader(write_page(run, other))
     listed = page.text.partition("Find a query")[2].partition("Queries won and lost")[0]
     assert listed.count("what is <b>q3</b> & why") == listed.count("where to buy q3") == 1
-    first, second = (page.text.partition(f"Against BM25 of {name}")[2][:1500] for name in ("first", "second"))
-    assert "what is" in first.partition("Against")[0]
-    assert "where to buy" not in first.partition("Against")[0]
-    assert "where to buy" in second.partition("Against")[0]
-    assert "what is" not in second.partition("Against")[0]
+    first, second = (page.text.partition(f"{name} against BM25")[2][:1500] for name in ("first", "second"))
+    assert "what is" in first.partition(" against ")[0]
+    assert "where to buy" not in first.partition(" against ")[0]
+    assert "where to buy" in second.partition(" against ")[0]
+    assert "what is" not in second.partition(" against ")[0]
 
 
 def test_two_runs_of_one_name_are_told_apart(run: Path, new_run: NewRun, tmp_path: Path) -> None:

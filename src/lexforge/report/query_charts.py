@@ -49,7 +49,7 @@ def duels(runs: Sequence[RunFiles], sampled: Sequence[dict[str, tuple[int, str]]
         against = "BM25" if system == "bm25" else "the model before training"
         comparison = f"after training than {'with BM25' if system == 'bm25' else 'before'}"
         for place, run in enumerate(runs):  # those of two runs stand side by side
-            heading = f"Against {against}{f' of {run.name}' if len(runs) > 1 else ''}"
+            heading = f"{run.name} against {against}" if len(runs) > 1 else f"Against {against}"
             scores = run.scores.get(system), run.scores.get(TRAINED)
             names = SYSTEM_NAMES[system], SYSTEM_NAMES[TRAINED]
             pairs.append((f"{system}-{place}", heading, *scores, names, comparison, sampled[place]))

@@ -16,7 +16,10 @@ from lexforge.report.verdict import interval, system_name
 
 
 def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
-    """Draw the headline measure of every system with its interval, or None if nothing was measured."""
+    """Draw the headline measure of every system with its interval, or None if nothing was measured.
+
+    Two runs have the colours that they have in the charts of training.
+    """
     measure = headline_of(runs)
     if measure is None:
         return None
@@ -25,21 +28,21 @@ def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
             system_name(run, system, runs),
             values[measure],
             interval(run, system, measure),
+            COLOURS[place],
         )
-        for run in runs
+        for place, run in enumerate(runs)
         for system, values in run.metrics.items()
         if measure in values
     ]
-    names = [name for name, _, _ in means]
+    names = [name for name, *_ in means]
     plot = empty_figure(64 + 36 * len(names), y_range=names[::-1])
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
-    bounded = [(name, bounds) for name, _, bounds in means if bounds is not None]
+    bounded = [(name, bounds, colour) for name, _, bounds, colour in means if bounds is not None]
     plot.segment(
-        x0=[bounds[0] for _, bounds in bounded],
-        x1=[bounds[1] for _, bounds in bounded],
-        y0=[name for name, _ in bounded],
-        y1=[name for name, _ in bounded],
-        line_color=[colours[name] for name, _ in bounded],
+        x0=[bounds[0] for _, bounds, _ in bounded],
+        x1=[bounds[1] for _, bounds, _ in bounded],
+        y0=[name for name, *_ in bounded],
+        y1=[name for name, *_ in bounded],
+        line_color=[colour for *_, colour in bounded],
         line_width=3,
         line_cap="round",
         line_alpha=0.55,
@@ -48,7 +51,7 @@ def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
         "x",
         "y",
         source=ColumnDataSource(
-            {"x": [mean for _, mean, _ in means], "y": names, "colour": list(colours.values())}
+            {"x": [mean for _, mean, *_ in means], "y": names, "colour": [colour for *_, colour in means]}
         ),
         size=11,
         color="colour",
@@ -58,13 +61,13 @@ def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
     plot.add_tools(HoverTool(renderers=[points], tooltips=[("system", "@y"), (measure, "@x{0.000}")]))
     plot.xaxis.axis_label = measure
     plot.x_range = value_range(
-        [*(mean for _, mean, _ in means), *(bound for _, bounds in bounded for bound in bounds)],
+        [*(mean for _, mean, *_ in means), *(bound for _, bounds, _ in bounded for bound in bounds)],
         from_zero=True,
     )
     plot.ygrid.visible = False
     text = " ".join(
         f"{name}: {number(mean)}" + (f", from {number(b[0])} to {number(b[1])}." if b else ".")
-        for name, mean, b in means
+        for name, mean, b, _ in means
     )
     title = f"{measure} on the test queries" if runs[0].scores else measure
     return Chart("headline", title, text, json_item(plot))
@@ -122,8 +125,8 @@ def scatter_chart(
     plot.xaxis.axis_label = f"{measure}, {names[0]}"
     plot.yaxis.axis_label = f"{measure}, {names[1]}"
     text = (
-        f"{int(won.sum())} of {len(queries)} queries are better {comparison}, {int(lost.sum())} are worse "
-        f"and {int((first == second).sum())} are the same."
+        f"Better {comparison}: {int(won.sum())} of {len(queries)} queries. Worse: {int(lost.sum())}. "
+        f"The same: {int((first == second).sum())}."
     )
     return Chart(id, title, text, json_item(plot))
 

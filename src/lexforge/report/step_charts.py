@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bokeh.embed import json_item
-from bokeh.models import BoxAnnotation, ColumnDataSource, HoverTool, PrintfTickFormatter, Range1d
+from bokeh.models import (
+    BasicTicker,
+    BoxAnnotation,
+    ColumnDataSource,
+    HoverTool,
+    PrintfTickFormatter,
+    Range1d,
+)
 
 from lexforge.common.numbers import number
 from lexforge.common.samples import evenly_spaced
@@ -95,6 +102,7 @@ def line_chart(
             plot.scatter("x", "y", source=source, size=4, color=line.colour, line_color=None, name=line.name)
     plot.add_tools(HoverTool(renderers=lines, tooltips="@name: @y{0.[0000]} at step @x{0,0}", mode="mouse"))
     plot.xaxis.axis_label = "step"
+    plot.xaxis.ticker = BasicTicker(min_interval=1)  # no half steps in a short run
     plot.x_range = Range1d(0, 1.02 * max(max(line.steps) for line in series))
     values = [value for line in series for value in line.values]
     if logarithmic:
@@ -117,9 +125,13 @@ def line_chart(
 
 
 def _log_range(values: Sequence[float]) -> Range1d:
-    """From below the smallest positive value, but at most six powers of ten, to above the largest one."""
+    """From below the smallest positive value to above the largest one, over two to six powers of ten.
+
+    Bokeh labels a logarithmic axis of less than two like a plain one, with all labels near its upper end.
+    """
     positive = [value for value in values if 0 < value < math.inf] or [1.0]
-    return Range1d(max(0.7 * min(positive), 1e-6 * max(positive)), 1.3 * max(positive))
+    highest = max(positive)
+    return Range1d(max(min(0.7 * min(positive), 0.01 * highest), 1e-6 * highest), 1.3 * highest)
 
 
 def _table(series: Sequence[Series]) -> tuple[list[str], list[list[str]]]:

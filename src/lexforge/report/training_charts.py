@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import cycle, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -39,10 +39,12 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
     note = " ".join(filter(None, notes))
     whole = _overlaid("loss", "Loss", runs, ["loss"], phases, note=note)
     parts: list[Chart] = []
+    names = dict.fromkeys(name for run in runs for name in _lines_with_parts(run)[1])
+    colours = dict(zip(names, cycle(COLOURS), strict=False))  # a part has one colour in both runs
     for draw in (_parts, _shares):  # those of two runs stand side by side
         for place, run in enumerate(runs):
             of = f" of {run.name}" if len(runs) > 1 else ""
-            parts += draw(run, f"-{place}" if of else "", of, phases)
+            parts += draw(run, f"-{place}" if of else "", of, phases, colours)
     others: list[Chart | None] = []
     for kind in ("document", "query"):
         keys = [f"terms/{kind}", f"terms/{kind}_wanted"]
@@ -103,8 +105,8 @@ def _overlaid(
             points = [(line["step"], line[key]) for line in run.log if _is_number(line.get(key))]
             if points:
                 wanted = key.endswith("_wanted")
-                what = "wanted" if wanted else "mean" if len(keys) > 1 else ""
-                name = " ".join(filter(None, (run.name if len(runs) > 1 else "", what))) or title
+                words = [run.name] * (len(runs) > 1) + ["wanted"] * wanted
+                name = " ".join(words) or title
                 series.append(
                     Series(
                         name,
@@ -119,29 +121,33 @@ def _overlaid(
     return line_chart(id, title, series, phases=phases, from_zero=from_zero, note=note)
 
 
-def _parts(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]) -> list[Chart]:
+def _parts(
+    run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]], colours: Mapping[str, str]
+) -> list[Chart]:
     """The parts of the loss as they were added; no chart for a loss without parts."""
     lines, parts = _lines_with_parts(run)
     if not parts:
         return []
     steps = [line["step"] for line in lines]
     series = [
-        Series(_words(name), steps, [line.get(f"loss/{name}", 0.0) for line in lines], colour)
-        for name, colour in parts.items()
+        Series(_words(name), steps, [line.get(f"loss/{name}", 0.0) for line in lines], colours[name])
+        for name in parts
     ]
     note = "Each part with its weight; together they are the loss."
     return [line_chart(f"parts{suffix}", f"Parts of the loss{of}", series, phases=phases, note=note)]
 
 
-def _shares(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]) -> list[Chart]:
+def _shares(
+    run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]], colours: Mapping[str, str]
+) -> list[Chart]:
     """The share of each part of the loss, over a logarithmic axis that shows small parts too."""
     lines, parts = _lines_with_parts(run)
     if len(parts) < 2:  # one part alone is all of the loss
         return []
     steps = [line["step"] for line in lines]
     series = [
-        Series(_words(name), steps, [100 * line.get(f"share/{name}", 0.0) for line in lines], colour)
-        for name, colour in parts.items()
+        Series(_words(name), steps, [100 * line.get(f"share/{name}", 0.0) for line in lines], colours[name])
+        for name in parts
     ]
     title = f"Share of each part{of}"
     note = "The axis is logarithmic, so that small parts can be seen. A share below 0.0001 % is not drawn."
@@ -152,12 +158,11 @@ def _shares(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, f
     ]
 
 
-def _lines_with_parts(run: RunFiles) -> tuple[list[Line], dict[str, str]]:
-    """The lines of the log that name parts of the loss, and the parts in force with their colours."""
+def _lines_with_parts(run: RunFiles) -> tuple[list[Line], list[str]]:
+    """The lines of the log that name parts of the loss, and the parts in force."""
     lines = [line for line in log_rows(run) if any(key.startswith("share/") for key in line)]
     names = [key.removeprefix("share/") for key in lines[0] if key.startswith("share/")] if lines else []
-    names = [name for name in names if any(line.get(f"loss/{name}") for line in lines)]
-    return lines, {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+    return lines, [name for name in names if any(line.get(f"loss/{name}") for line in lines)]
 
 
 def _words(name: str) -> str:
