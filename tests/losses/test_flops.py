@@ -71,16 +71,6 @@ def test_dead_activations_have_a_finite_gradient() -> None:
     assert activations.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("function", [flops, lambda rows: idf_flops(rows, torch.ones(5))])
-def test_an_empty_batch_is_zero_and_connected(function) -> None:
-    """The mean over no row is NaN; here it is 0."""
-    activations = torch.zeros(0, 5, requires_grad=True)
-    loss = function(activations)
-    loss.backward()
-    assert loss.item() == 0
-    assert activations.grad.shape == (0, 5)
-
-
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3)])
 def test_weights_of_another_vocabulary_are_refused(shape: tuple[int, ...]) -> None:
     """A scalar or a single weight would broadcast over the vocabulary."""

@@ -54,52 +54,57 @@ def test_every_exported_name_exists_once() -> None:
 ROWS, VOCABULARY = 64, 30522
 
 
-def rows_with_a_zero_row(width: int, count: int = ROWS) -> torch.Tensor:
+def rows_with_a_zero_row(count: int, width: int) -> torch.Tensor:
     """Sparse activations as of a vocabulary; the third row of them is empty."""
     rows = 5 * torch.rand(count, width) * (torch.rand(count, width) < 0.2)
-    rows[2] = 0
+    rows[2:3] = 0
     return rows
 
 
-def tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randint(VOCABULARY, (ROWS, 12)), torch.ones(ROWS, 12, dtype=torch.int64)
+def tokens(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(VOCABULARY, (rows, 12)), torch.ones(rows, 12, dtype=torch.int64)
 
 
 def multi_hot(count: int) -> torch.Tensor:
     return (torch.rand(count, 6) < 0.4).float()
 
 
-# name -> the arguments: tensors, of which those that float get the dtype of the test, and others
-CASES: dict[str, Callable[[], tuple[list[Any], dict[str, Any]]]] = {
-    "compute_label_pair_similarity": lambda: ([multi_hot(300)], {"method": "npmi"}),
-    "cosent": lambda: ([torch.rand(4000), torch.randint(5, (4000,)).float()], {}),
-    "distillation": lambda: ([400 * torch.rand(ROWS, 300), 90 * torch.rand(ROWS, 300)], {}),
-    "flops": lambda: ([rows_with_a_zero_row(VOCABULARY)], {}),
-    "hcl": lambda: ([torch.nn.functional.normalize(torch.randn(ROWS, 64), dim=1) for _ in range(2)], {}),
-    "idf_flops": lambda: ([rows_with_a_zero_row(VOCABULARY), 100 * torch.rand(VOCABULARY)], {}),
-    "idf_penalty_weights": lambda: ([12 * torch.rand(VOCABULARY)], {"special_token_ids": [0, 1]}),
-    "info_nce": lambda: (
-        [rows_with_a_zero_row(VOCABULARY) for _ in range(2)] + [torch.rand(ROWS, 1, VOCABULARY)],
+# name -> arguments of so many rows: tensors, of which those that float get the dtype of the test, and others
+CASES: dict[str, Callable[[int], tuple[list[Any], dict[str, Any]]]] = {
+    "compute_label_pair_similarity": lambda rows: ([multi_hot(300)], {"method": "npmi"}),
+    "cosent": lambda rows: ([torch.rand(4000), torch.randint(5, (4000,)).float()], {}),
+    "distillation": lambda rows: ([400 * torch.rand(rows, 300), 90 * torch.rand(rows, 300)], {}),
+    "flops": lambda rows: ([rows_with_a_zero_row(rows, VOCABULARY)], {}),
+    "hcl": lambda rows: ([torch.nn.functional.normalize(torch.randn(rows, 64), dim=1) for _ in range(2)], {}),
+    "idf_flops": lambda rows: ([rows_with_a_zero_row(rows, VOCABULARY), 100 * torch.rand(VOCABULARY)], {}),
+    "idf_penalty_weights": lambda rows: ([12 * torch.rand(VOCABULARY)], {"special_token_ids": [0, 1]}),
+    "info_nce": lambda rows: (
+        [rows_with_a_zero_row(rows, VOCABULARY) for _ in range(2)] + [torch.rand(rows, 1, VOCABULARY)],
         {},
     ),
-    "margin_mse": lambda: ([400 * torch.rand(ROWS, 300), 90 * torch.rand(ROWS, 300)], {}),
-    "minimum_activation": lambda: ([rows_with_a_zero_row(VOCABULARY)], {"threshold": 6.0}),
-    "moco": lambda: (
-        [torch.nn.functional.normalize(torch.randn(n, 64), dim=1) for n in (ROWS, ROWS, 900)],
+    "margin_mse": lambda rows: ([400 * torch.rand(rows, 300), 90 * torch.rand(rows, 300)], {}),
+    "minimum_activation": lambda rows: ([rows_with_a_zero_row(rows, VOCABULARY)], {"threshold": 6.0}),
+    "moco": lambda rows: (
+        [torch.nn.functional.normalize(torch.randn(n, 64), dim=1) for n in (rows, rows, 900)],
         {},
     ),
-    "nws": lambda: (
-        [rows_with_a_zero_row(64), multi_hot(ROWS), torch.randn(6, 64), torch.eye(6)],
-        {"keys": rows_with_a_zero_row(64), "key_labels": multi_hot(ROWS), "aggregate": "mean", "alpha": 0.5},
+    "nws": lambda rows: (
+        [rows_with_a_zero_row(rows, 64), multi_hot(rows), torch.randn(6, 64), torch.eye(6)],
+        {
+            "keys": rows_with_a_zero_row(rows, 64),
+            "key_labels": multi_hot(rows),
+            "aggregate": "mean",
+            "alpha": 0.5,
+        },
     ),
-    "own_activation": lambda: (
-        [rows_with_a_zero_row(VOCABULARY), *tokens(), 12 * torch.rand(VOCABULARY)],
+    "own_activation": lambda rows: (
+        [rows_with_a_zero_row(rows, VOCABULARY), *tokens(rows), 12 * torch.rand(VOCABULARY)],
         {"floor": 6.0},
     ),
-    "positive_activation": lambda: ([rows_with_a_zero_row(VOCABULARY), *tokens()], {}),
-    "self_reconstruction": lambda: ([rows_with_a_zero_row(VOCABULARY), *tokens()], {}),
-    "triplet_margin": lambda: ([rows_with_a_zero_row(VOCABULARY) for _ in range(3)], {}),
-    "word_weights": lambda: ([12 * torch.rand(VOCABULARY)], {"special_token_ids": [0, 1]}),
+    "positive_activation": lambda rows: ([rows_with_a_zero_row(rows, VOCABULARY), *tokens(rows)], {}),
+    "self_reconstruction": lambda rows: ([rows_with_a_zero_row(rows, VOCABULARY), *tokens(rows)], {}),
+    "triplet_margin": lambda rows: ([rows_with_a_zero_row(rows, VOCABULARY) for _ in range(3)], {}),
+    "word_weights": lambda rows: ([12 * torch.rand(VOCABULARY)], {"special_token_ids": [0, 1]}),
 }
 
 
@@ -109,7 +114,7 @@ def test_every_function_computes_in_float32_at_least(name: str, dtype: torch.dty
     """A vocabulary has 30,522 terms: sums over it overflow in float16, and a zero row was divided by 0. The
     oracle is the same function in float64, on the same rounded numbers."""
     torch.manual_seed(0)
-    arguments, named = CASES[name]()
+    arguments, named = CASES[name](ROWS)
     function = getattr(functional, name)
 
     def cast(value: Any, to: torch.dtype) -> Any:
@@ -135,3 +140,23 @@ def test_every_function_computes_in_float32_at_least(name: str, dtype: torch.dty
             (gradient,) = torch.autograd.grad(found.sum(), trained)
             assert gradient.isfinite().all(), autocast
             assert gradient.any(), autocast
+
+
+# What is computed once of a training set or a corpus knows no batch.
+LOSSES = [
+    name
+    for name in functional.__all__
+    if name not in ("compute_label_pair_similarity", "cosent", "idf_penalty_weights", "word_weights")
+]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_empty_batch_is_zero_and_connected(name: str) -> None:
+    """The last batch of a rank may be empty: its mean is 0 and not NaN, and backward must run through it."""
+    arguments, named = CASES[name](0)
+    learned = {"info_nce": 2, "hcl": 2, "triplet_margin": 3}.get(name, 1)  # columns that get a gradient
+    columns = [column.requires_grad_() for column in arguments[:learned]]
+    loss = getattr(functional, name)(*arguments, **named)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(column.grad.shape == column.shape for column in columns)

@@ -132,10 +132,9 @@ def test_rows_that_cannot_be_told_apart(estimator: str, fill: float) -> None:
         assert all(row.grad.isfinite().all() for row in rows)
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_no_negative_is_zero_and_connected(rows: int) -> None:
+def test_no_negative_is_zero_and_connected() -> None:
     """The mean over no negative is NaN in the original formula."""
-    given = [torch.rand(rows, 3, requires_grad=True) for _ in range(2)]
+    given = [torch.rand(1, 3, requires_grad=True) for _ in range(2)]
     loss = hcl(*given)
     loss.backward()
     assert loss.item() == 0

@@ -365,11 +365,8 @@ def test_bfloat16_embeddings_are_raised_and_autocast_is_left() -> None:
         ({"queries": torch.rand(3)}, r"queries must be \[B, F\].*\(3,\)"),
         ({"query_labels": torch.ones(2, 4)}, r"query_labels must be \[2, 3\].*\(2, 4\)"),
         ({"query_labels": torch.tensor([[1, 0, 0], [0, -1, 0]])}, "query_labels.*row 1 holds -1 for label 1"),
-        ({"query_labels": torch.full((2, 3), 0.5)}, "0.5"),
         ({"prototypes": torch.rand(2, 4)}, r"prototypes must be \[3, 4\].*\(2, 4\)"),
         ({"label_similarity": torch.rand(3, 2)}, r"label_similarity must be \[L, L\]"),
-        ({"label_similarity": 2 * torch.eye(3)}, r"\[0, 1\]"),
-        ({"label_similarity": torch.tensor([[1, 1.0, 0], [0, 1, 0], [0, 0, 1]])}, "symmetric"),
         ({"key_labels": None}, "keys and key_labels"),
         ({"queue": None}, "queue and queue_labels"),
         ({"keys": torch.rand(2, 5)}, r"keys must be \[N, 4\].*\(2, 5\)"),
@@ -643,13 +640,7 @@ def test_trains_a_sparse_encoder(tiny_splade, topics) -> None:
     ("similarity", "settings", "message"),
     [
         (torch.rand(3, 2), {}, r"\[L, L\].*\(3, 2\)"),
-        (-SIMILARITY, {}, r"\[0, 1\]"),
-        (torch.triu(SIMILARITY), {}, "symmetric"),
         (SIMILARITY, {"temperature": 0.0}, "temperature"),
-        (SIMILARITY, {"aggregate": "sum"}, "'sum'"),
-        (SIMILARITY, {"alpha": -1.0}, "alpha"),
-        (SIMILARITY, {"beta": 0.0}, "beta"),
-        (SIMILARITY, {"eps": -1.0}, "eps"),
         (SIMILARITY, {"queue_size": -4}, "queue.*-4"),
         (SIMILARITY, {"momentum": 1.0}, "momentum"),
         (SIMILARITY, {"use_keys": False}, "alpha must be below 1.*1.0"),
@@ -674,9 +665,7 @@ def test_bad_batches_are_refused_at_the_first_call(tiny_dense) -> None:
     for labels, message in (
         (None, "label column of multi-hot lists; received none"),
         (LABELS[:, :2], r"labels must be \[4, 3\].*\(4, 2\)"),
-        (LABELS[:, 0], r"labels must be \[4, 3\].*\(4,\)"),
         (-LABELS, "row 0 holds -1 for label 0"),
-        (LABELS * 2.5, "2.5"),
     ):
         with pytest.raises(ValueError, match=message):
             loss(column, labels)

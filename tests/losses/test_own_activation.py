@@ -56,16 +56,6 @@ def test_by_hand() -> None:
     torch.testing.assert_close(activations.grad, torch.tensor([[-0.75, 0.0, 0.0, 0.0]]))
 
 
-def test_an_empty_batch_is_zero_and_connected() -> None:
-    """Backward must run through an empty batch."""
-    activations = torch.zeros(0, 5, requires_grad=True)
-    ids = torch.zeros(0, 3, dtype=torch.int64)
-    loss = own_activation(activations, ids, ids, torch.ones(5))
-    loss.backward()
-    assert loss.item() == 0
-    assert activations.grad.shape == (0, 5)
-
-
 @pytest.mark.parametrize("token", [-1, 5, 6])
 def test_tokens_lie_in_the_vocabulary(token: int) -> None:
     """The id V must not pass as padding. Where it is masked, any id may stand."""

@@ -75,16 +75,6 @@ def test_an_infinite_activation_outside_the_set_does_not_poison_it() -> None:
     assert anchor.grad.tolist() == [[0.0, -1.0]]
 
 
-def test_an_empty_batch_is_zero_and_connected() -> None:
-    """Backward must run through an empty batch."""
-    anchor = torch.zeros(0, 5, requires_grad=True)
-    empty = torch.zeros(0, 3, dtype=torch.long)
-    loss = positive_activation(anchor, empty, empty)
-    loss.backward()
-    assert loss.item() == 0
-    assert anchor.grad.shape == (0, 5)
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 def test_another_number_of_texts_is_refused(rows: int) -> None:
     """One row of tokens would broadcast over all anchors."""
