@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lexforge.common.similarity import check_similarity
 from lexforge.retrieval.base import Hits, RankedPositions, check_ids, check_k, complete_ties
 
 
@@ -60,13 +59,6 @@ def test_k_is_a_positive_integer() -> None:
         check_k(0)
     with pytest.raises(TypeError):
         check_k(1.5)
-
-
-def test_similarities() -> None:
-    """A model trained with another similarity must not be searched by dot product."""
-    assert check_similarity("cosine") == "cosine"
-    with pytest.raises(ValueError, match="received 'euclidean'"):
-        check_similarity("euclidean")
 
 
 @pytest.mark.parametrize("exact", [True, False])

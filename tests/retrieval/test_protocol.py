@@ -61,7 +61,6 @@ class Backend:
         return self.index.build(self.vectors(dense), ids, similarity=similarity, **options)
 
 
-HNSW_WIDE = HNSW(neighbours=64, ef_search=2 * COUNT)
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
     Backend("faiss-flat", FaissIndex, {}, False, True),
@@ -163,12 +162,57 @@ def test_a_loaded_index_is_added_to(backend: Backend, tmp_path: Path) -> None:
     check_hits(backend, index.search(backend.vectors(queries), 20), queries, documents, IDS, 20)
 
 
-@pytest.mark.parametrize(
+of_a_server = pytest.mark.parametrize(
     "backend",
     [backend for backend in BACKENDS if backend.package],
     ids=lambda backend: backend.name,
     indirect=True,
 )
+
+
+@of_a_server
+def test_a_collection_that_is_opened_again_goes_on(backend: Backend, tmp_path: Path) -> None:
+    """However the documents came in and the collection was found again, it answers alike."""
+    documents, queries = whole_numbers(40, 0), whole_numbers(5, 1)
+    vectors, asked = backend.vectors(documents), backend.vectors(queries)
+    uri = backend.options["uri"]
+    with backend.index(uri, "own") as index:
+        assert index.search(asked, 3).ids == [[]] * 5
+        index.add(vectors[:15], IDS[:15])
+    with backend.index(uri, "own") as index:
+        assert len(index) == 15
+        index.add(vectors[15:], IDS[15:40])
+        index.save(tmp_path / "saved")
+        with backend.index.load(tmp_path / "saved", verify=True) as loaded:
+            check_hits(backend, loaded.search(asked, 10), queries, documents, IDS[:40], 10)
+            if backend.is_sparse:
+                assert loaded.nbytes == index.nbytes == 8 * vectors.nnz
+        # the other's close left this one its client
+        check_hits(backend, index.search(asked, 10), queries, documents, IDS[:40], 10)
+
+
+@of_a_server
+def test_a_collection_of_something_else_is_refused(backend: Backend, tmp_path: Path) -> None:
+    """Two corpora in one collection would answer for neither, and a saved index does not hold its vectors."""
+    vectors, uri = backend.vectors(whole_numbers(11, 0)), backend.options["uri"]
+    other_type = np.ones((1, WIDTH), np.float32) if backend.is_sparse else sparse.csr_array(np.eye(1, WIDTH))
+    with backend.index.build(vectors[:10], IDS[:10], uri=uri, collection="own") as index:
+        index.save(tmp_path / "saved")
+        with pytest.raises(ValueError, match=r"holds 10 documents, .* or choose another name"):
+            backend.index.build(vectors[:10], IDS[:10], uri=uri, collection="own")
+        with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
+            backend.index(uri, "own", similarity="cosine")
+        with pytest.raises(TypeError, match="documents must be a 2-dimensional"):
+            index.add(other_type, ["other"])
+        index.add(vectors[10:], ["later"])
+    with pytest.raises(ValueError, match=r"must hold the 10 documents that .* names; it holds 11"):
+        backend.index.load(tmp_path / "saved")
+    Path(uri).rename(tmp_path / f"moved{Path(uri).suffix}")
+    with pytest.raises(FileNotFoundError, match=r"vectors\.\w+ .* does not exist"):
+        backend.index.load(tmp_path / "saved")
+
+
+@of_a_server
 def test_a_second_writer_to_a_server_is_refused(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write over the documents of the first, because each counts positions for itself."""
     documents = backend.vectors(whole_numbers(4, 0))

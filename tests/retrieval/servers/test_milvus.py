@@ -93,37 +93,6 @@ def test_a_long_tie_at_rank_k_is_seen_whole(file: str) -> None:
     assert hits.ids == [["d97", "d0", "d1"]]
 
 
-def test_cosine_is_the_exact_indexs(file: str) -> None:
-    """The similarity of the model decides, and rows are scaled here and not by Milvus."""
-    documents, queries = sparse_rows(30), sparse_rows(4, seed=2)
-    with MilvusIndex.build(documents, names(30), "cosine", uri=file) as index:
-        found = index.search(queries, 30)
-    exact = InvertedIndex.build(documents, names(30), "cosine").search(queries, 30)
-    for ours, theirs in zip(found.scores, exact.scores, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # summed in another order
-
-
-def test_blocks_a_reopened_file_and_a_saved_index_are_one_build(file: str, tmp_path: Path) -> None:
-    """However the documents came in and the collection was found again, it answers alike."""
-    documents, queries = sparse_rows(40), sparse_rows(5, seed=3)
-    whole = InvertedIndex.build(documents, names(40)).search(queries, 10)
-    with MilvusIndex(file) as index:
-        assert index.search(queries, 3).ids == [[]] * 5
-        index.add(documents[:15], names(15))
-    with MilvusIndex(file) as index:
-        assert len(index) == 15
-        index.add(documents[15:], names(25, 15))
-        index.save(tmp_path / "saved")
-        with MilvusIndex.load(tmp_path / "saved", verify=True) as loaded:
-            for one in (index, loaded):
-                hits = one.search(queries, 10)
-                assert hits.ids == whole.ids
-                assert one.nbytes == 8 * documents.nnz
-        assert index.search(queries, 10).ids == whole.ids  # the other's close left this one its server
-        with pytest.raises(FileExistsError):
-            index.save(tmp_path / "saved")
-
-
 @pytest.mark.timeout(60)
 def test_a_forgotten_index_waits_for_no_lock(file: str) -> None:
     """The garbage collector may come while its thread holds a lock of the thread pools, and then hung."""
@@ -244,20 +213,9 @@ def test_a_collection_that_lacks_a_position_is_not_opened(file: str, tmp_path: P
             call()
 
 
-def test_a_collection_of_something_else_is_refused(file: str) -> None:
-    """Two corpora or two models in one collection would answer for neither."""
-    MilvusIndex.build(sparse_rows(10), names(10), uri=file).close()
-    with pytest.raises(ValueError, match=r"holds 10 documents, .* or choose another name"):
-        MilvusIndex.build(sparse_rows(10), names(10), uri=file)
-    with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
-        MilvusIndex(file, similarity="cosine")
-    with MilvusIndex(file) as index:
-        with pytest.raises(ValueError, match="'d3', which an earlier document has"):
-            index.add(sparse_rows(1), ["d3"])
-        with pytest.raises(TypeError, match="documents must be a 2-dimensional scipy CSR matrix"):
-            index.add(np.zeros((1, WIDTH), np.float32), ["new"])
-        with pytest.raises(ValueError, match="queries have 11 columns; the index has 12"):
-            index.search(sparse_rows(2)[:, :11], 1)
+def test_a_collection_that_was_not_made_here_is_refused(file: str) -> None:
+    """It may hold anything; another name is free."""
+    with MilvusIndex.build(sparse_rows(10), names(10), uri=file) as index:
         index.client.create_collection("foreign", dimension=4)
     with pytest.raises(ValueError, match=r"collection 'foreign' .* was not made by lexforge"):
         MilvusIndex(file, "foreign")
@@ -265,32 +223,16 @@ def test_a_collection_of_something_else_is_refused(file: str) -> None:
         assert len(index) == 0
 
 
-@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
-def test_bad_weights_create_no_collection(weight: float, file: str) -> None:
+def test_bad_weights_create_no_collection(file: str) -> None:
     """A refused build leaves nothing that the corrected one would stumble over."""
     bad = sparse_rows(4)
-    bad.data[0] = weight
+    bad.data[0] = -1
     with pytest.raises(ValueError, match="weights must be finite and >= 0"):
         MilvusIndex.build(bad, names(4), uri=file)
     with pytest.raises(ValueError, match="3 ids for 4 documents"):
         MilvusIndex.build(sparse_rows(4), names(3), uri=file)
     with MilvusIndex(file) as index:
         assert index.client.list_collections() == []
-
-
-def test_a_saved_index_notices_what_happened_to_its_collection(file: str, tmp_path: Path) -> None:
-    """The vectors are not in the saved folder: they can be gone or others."""
-    with MilvusIndex.build(sparse_rows(10), names(10), uri=file) as index:
-        index.save(tmp_path / "saved")
-        index.add(sparse_rows(1), ["later"])
-    with pytest.raises(ValueError, match=r"must hold the 10 documents that .* names; it holds 11"):
-        MilvusIndex.load(tmp_path / "saved")
-    Path(file).rename(tmp_path / "moved.db")
-    with pytest.raises(FileNotFoundError, match=r"vectors\.db .* does not exist"):
-        MilvusIndex.load(tmp_path / "saved")
-    (tmp_path / "saved" / "ids.npy").write_bytes(b"[]")
-    with pytest.raises(ValueError, match=r"ids\.npy has 2 bytes"):
-        MilvusIndex.load(tmp_path / "saved")
 
 
 def test_an_absent_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
