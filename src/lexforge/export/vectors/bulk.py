@@ -153,8 +153,8 @@ class Elasticsearch(FeatureTarget):
             "here; before 9.1, leave index_options out of index.json: nothing is dropped there by default.",
             "A weight of a query must be at most 64.",
             "A request holds at most 100 MB and an id at most 512 bytes.",
-            "Names with dots need 8.15 or newer. A model that runs inside Elasticsearch writes each dot as __, "
-            "so such terms of its queries find nothing in these documents.",
+            "Names with dots need 8.15 or newer. A model that runs inside Elasticsearch writes each dot as "
+            "__, so such terms of its queries find nothing in these documents.",
         ]
 
 
