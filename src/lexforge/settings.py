@@ -995,7 +995,8 @@ class SourceOptions(SplitOptions):
         if judged in (None, documents):
             return self
         columns = [field.name for field in fields(self) if field.name.endswith("_column")]
-        return replace(self, **dict.fromkeys(columns))
+        unnamed: dict[str, Any] = dict.fromkeys(columns)
+        return replace(self, **unnamed)
 
 
 @dataclass(frozen=True)

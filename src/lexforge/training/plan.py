@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -146,12 +146,15 @@ class Plan:
         fitting, free = _rows_that_fit(trainer), free_memory(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        clock = _Clock(min(self.steps, WARM + TIMED), device)
+        clock = _Clock(
+            min(self.steps, WARM + TIMED),
+            device,
+            lambda: trainer.checkpoint_bytes() + trainer.run_state.state_bytes(),
+        )
         trainer.add_callback(clock)
         with suppress(_Measured):
             trainer.train()
         peak = peak_memory(device)
-        checkpoint = trainer.checkpoint_bytes() + trainer.run_state.state_bytes()
         stages = self.stages.end()
         if not self._process.is_main_process:
             return ""
@@ -189,7 +192,9 @@ class Plan:
                 "time": f"{duration(before + training + encoding)}: {duration(before)} before training, "
                 f"{duration(training)} of training, {duration(encoding)} to encode texts for evaluations, "
                 "mining and counts of terms",
-                "disk": self._disk(checkpoint, sum(weight.nbytes for weight in trainer.model.parameters())),
+                "disk": self._disk(
+                    clock.checkpoint, sum(weight.nbytes for weight in trainer.model.parameters())
+                ),
             }.items()
         )
 
@@ -215,11 +220,19 @@ class _Measured(Exception):
 
 
 class _Clock(TrainerCallback):
-    """Times steps from end to end, with the batches that are made for them, and ends training then."""
+    """Times steps from end to end, with the batches that are made for them, and ends training then.
 
-    def __init__(self, steps: int, device: torch.device) -> None:
+    Args:
+        steps: Number of steps that are taken.
+        device: Where they are computed.
+        checkpoint_bytes: Tells what a checkpoint takes. It is asked in the last step, because under FSDP2 the
+            optimizer does not outlive training.
+    """
+
+    def __init__(self, steps: int, device: torch.device, checkpoint_bytes: Callable[[], int]) -> None:
         self._steps = steps
         self._device = device
+        self._checkpoint_bytes = checkpoint_bytes
         self._ends: list[float] = []
 
     @property
@@ -246,6 +259,7 @@ class _Clock(TrainerCallback):
             torch.cuda.synchronize(self._device)
         self._ends.append(time.perf_counter())
         if state.global_step >= self._steps:
+            self.checkpoint = self._checkpoint_bytes()
             raise _Measured
 
 
