@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -302,6 +303,54 @@ def test_what_a_loss_measures_is_a_mean_over_its_own_batches(
     line = next(line for line in trainer.state.log_history if "loss" in line)
     assert 0 < len(seen) < 4
     assert line["terms/document"] == pytest.approx(sum(seen) / len(seen), rel=1e-3)
+
+
+def test_an_evaluation_logs_the_parts_of_its_own_batches(
+    tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """Each data set of several has its parts under its name. They were added to the next evaluation's."""
+    trainer = SpladeTrainer(
+        tiny_splade,
+        plain_loss(tiny_splade),
+        args=sparse(tmp_path),
+        train_dataset=rows,
+        eval_dataset={"a": rows, "b": rows.select(range(4))},
+    )
+
+    def parts(prefix: str, *given: Dataset) -> list[dict[str, float]]:
+        trainer.state.log_history.clear()
+        trainer.evaluate(*given, metric_key_prefix=prefix)
+        found = [dict(line) for line in trainer.state.log_history]
+        measured = ("_loss/", "_share/", "_terms/")
+        return [{key: line[key] for key in line if any(part in key for part in measured)} for line in found]
+
+    (first,) = parts("eval", rows)
+    of_a, of_b = parts("eval")
+    assert of_a == {name.replace("eval_", "eval_a_"): value for name, value in first.items()}
+    assert of_a.keys() == {name.replace("_b_", "_a_") for name in of_b}
+    assert of_a["eval_a_loss/infonce"] != of_b["eval_b_loss/infonce"]
+    (tested,) = parts("test", rows.select(range(4)))
+    assert list(tested.values()) == list(of_b.values())
+    trainer.predict(rows.select(range(4)))  # logs nothing
+    assert parts("eval", rows) == [first]
+
+
+def test_a_line_of_the_log_without_a_batch_in_parts_has_none(
+    tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """Losses with parts and without take turns; the parts of no batch were 0 / 0."""
+    losses = {"parts": plain_loss(tiny_splade), "none": CoSENTLoss(tiny_splade)}
+    scored = rows.select_columns(["anchor", "positive"]).add_column("label", [row / 12 for row in range(12)])
+    trainer = SpladeTrainer(
+        tiny_splade,
+        losses,
+        args=sparse(tmp_path, max_steps=6),
+        train_dataset={"parts": rows, "none": scored},
+    )
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    assert 0 < sum("loss/infonce" in line for line in lines) < len(lines)
+    assert not any(math.isnan(value) for line in lines for value in line.values())
 
 
 def moco(model: nn.Module) -> MoCoLoss:

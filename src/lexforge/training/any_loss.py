@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
 
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
@@ -79,6 +80,7 @@ class AnyLossTraining(BaseTrainer):
         self._label_columns = _label_columns(kwargs.get("data_collator"))
         # "train" or "eval" -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
+        self._evaluated = "eval"  # how the names of what the last evaluation logs begin
         for one in losses_of(loss):
             _check_loss_argument(one, model, new_models=kwargs.get("model_init") is not None)
         for name in ("train_dataset", "eval_dataset"):
@@ -250,9 +252,27 @@ class AnyLossTraining(BaseTrainer):
         """Log the parts of a loss as `loss/<part>`."""
         super().track_loss_components({f"loss/{name}": part for name, part in loss.items()})
 
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as the parent does; the line of the log that follows tells of these batches alone."""
+        self._evaluated = kwargs.get("metric_key_prefix", "eval")
+        self._begin_sums("eval", self.accum_loss_components["eval"])
+        return super().evaluation_loop(*args, **kwargs)
+
+    def _begin_sums(self, mode: str, before: dict[str, torch.Tensor]) -> None:
+        """Set the sums for the next line of the log to 0."""
+        # The names of parts stay, so that all ranks gather the same ones the next time.
+        self.accum_loss_components[mode] = {
+            name: torch.zeros_like(total) for name, total in before.items() if name not in self._metrics[mode]
+        }
+        self._metrics[mode].clear()
+
+    def logged_mode(self, logs: dict[str, float]) -> str | None:
+        """Say of what a line of the log tells: "train" or "eval"; None for one without a loss."""
+        return "train" if "loss" in logs else "eval" if f"{self._evaluated}_loss" in logs else None
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what the losses measured, as means over the batches that measured it, with the parts."""
-        mode = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None
+        mode = self.logged_mode(logs)
         if mode:
             sums = self.accum_loss_components[mode]
             for name, (total, count) in self._metrics[mode].items():
@@ -263,23 +283,17 @@ class AnyLossTraining(BaseTrainer):
             if sums:
                 # The parent would round to four decimals, where a small part of the loss becomes 0.
                 gathered = self.accelerator.gather(sums)  # name -> [ranks]
-                count = gathered["steps"].sum()
-                prefix = "eval_" if mode == "eval" else ""
+                count = int(gathered["steps"].sum())  # 0 where no batch had parts
+                prefix = f"{self._evaluated}_" if mode == "eval" else ""
                 logs = logs | {
                     f"{prefix}{name}": float(f"{(total.sum() / count).item():.6g}")
                     for name, total in gathered.items()
-                    if name != "steps"
+                    if name != "steps" and count
                 }
             self.accum_loss_components[mode] = {}  # the parent finds nothing more to log
         super().log(logs, start_time)
         if mode:
-            # The names of parts stay, so that all ranks gather the same ones the next time.
-            self.accum_loss_components[mode] = {
-                name: torch.zeros_like(total)
-                for name, total in sums.items()
-                if name not in self._metrics[mode]
-            }
-            self._metrics[mode].clear()
+            self._begin_sums(mode, sums)
 
     def _check_each_dataset(self, given: Any, losses: Losses) -> None:
         """Call `check_rows` for each data set that was given, with its loss."""

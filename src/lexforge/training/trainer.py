@@ -322,10 +322,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
 
         The shares and the phase are added here, once per line of the log and not per micro-batch.
         """
-        training_type = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None
-        if training_type:
+        mode = self.logged_mode(logs)
+        if mode:
             # Name -> the sum over the micro-batches of this rank since the last line of the log.
-            sums = self.accum_loss_components[training_type]
+            sums = self.accum_loss_components[mode]
             weights = [loss.weights for loss in self.losses if isinstance(loss, NeuralSparseLoss)]
             parts = [name for name in dict.fromkeys(chain(*weights)) if f"loss/{name}" in sums]
             if parts:
@@ -336,7 +336,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
                 sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
                 if self.curriculum and self.phases:
                     sums["phase"] = count * (self.curriculum.phase_index + 1.0)
-        if self.controller is not None and training_type == "train":
+        if self.controller is not None and mode == "train":
             logs = logs | self.controller.log_values()
         super().log(logs, start_time)
 
