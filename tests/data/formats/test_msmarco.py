@@ -52,6 +52,33 @@ def test_dev_and_test_share_no_query(folder: Path) -> None:
         load_retrieval_data(str(folder), ["test", "dev"])
 
 
+@pytest.mark.parametrize("name", ["collection.tsv", "queries.train.tsv.gz", "qrels.train.tsv.zst"])
+def test_a_file_that_is_there_twice_is_refused(folder: Path, name: str) -> None:
+    """One of both was read, whichever came first by its name."""
+    (folder / name).touch()
+    with pytest.raises(DataError, match=r"^both .*\.tsv and .*\.tsv\.(gz|zst) exist; keep one$"):
+        load_retrieval_data(str(folder), ["train"])
+
+
+def test_several_collections_are_refused(folder: Path) -> None:
+    """The first by name was read."""
+    (folder / "collection.dev.tsv").write_text("1\tanother\n")
+    for load in (load_documents, load_retrieval_data):
+        with pytest.raises(
+            DataError, match=r"one file collection\.\*; both .*dev\.tsv and collection\.tsv\.gz"
+        ):
+            load(str(folder))
+
+
+def test_a_folder_without_judgements_names_them(folder: Path) -> None:
+    """LoTTE's folders have collection.tsv too; the error was that there is no split among none."""
+    for file in folder.glob("qrels.*"):
+        file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"msmarco holds no file qrels\.\*\.tsv"):
+        load_retrieval_data(str(folder), ["train"])
+    assert len(load_documents(str(folder))) == 6
+
+
 def test_a_text_that_is_called_collection_is_a_document(tmp_path: Path) -> None:
     """A folder of documents is no folder of MS MARCO."""
     (tmp_path / "collection.txt").write_text("stamps\t12\ncoins\t4\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from lexforge.common.types import DataError, Qrels
@@ -76,7 +77,7 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
         queries |= found
     if not queries:
         raise FileNotFoundError(f"{folder} holds no file queries.*.tsv")
-    corpus = Collection(_files(folder, COLLECTION)[0])
+    corpus = collection(source)
     qrels: dict[str, Qrels] = {}
     for split in list(qrels_files) if splits is None else splits:
         file = qrels_files[split]
@@ -105,7 +106,12 @@ def collection(source: str) -> Collection:
         source: What `matches` accepts.
     """
     path = Path(source)
-    return Collection(_files(path.parent if path.is_file() else path, COLLECTION)[0])
+    found = _files(path.parent if path.is_file() else path, COLLECTION)
+    if len(found) > 1:
+        raise DataError(
+            f"expected one file {COLLECTION}*; both {found[0]} and {found[1].name} exist; keep one"
+        )
+    return Collection(found[0])
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
@@ -126,16 +132,28 @@ def _qrels_files(path: Path) -> dict[str, Path]:
     elif TEST not in found and DEV in found:
         logger.info("%s: the split test is %s, and there is no dev", folder, found[DEV].name)
         found[TEST] = found.pop(DEV)
-    return found | ({TRAIN: path} if path.is_file() else {})
+    if path.is_file():
+        found[TRAIN] = path
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no file qrels.*.tsv, and judgements are needed")
+    return found
 
 
 def _files(folder: Path, beginning: str) -> list[Path]:
-    """Return the tables of a folder whose names begin so."""
-    return sorted(
+    """Return the tables of a folder whose names begin so.
+
+    Raises:
+        DataError: If one is there twice, plain and compressed.
+    """
+    found = sorted(
         path
         for path in folder.iterdir()
         if path.name.startswith(beginning) and unpacked(path).endswith((".tsv", ".txt"))
     )
+    for first, second in pairwise(found):
+        if unpacked(first) == unpacked(second):
+            raise DataError(f"both {first} and {second.name} exist; keep one")
+    return found
 
 
 def _queries_of(path: Path) -> set[str]:
