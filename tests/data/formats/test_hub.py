@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,27 @@ from lexforge.data import (
     SourceOptions,
     check_source,
     load_documents,
+    load_label_sets,
     load_retrieval_data,
     validate_columns,
 )
 from lexforge.negatives import NegativeRule, judged_run, rows_of_judgements
 
 pytest.importorskip("datasets")
+
+
+def test_several_configurations_are_named(tmp_path: Path) -> None:
+    """all-nli has four; the error was that of `datasets`, whose example is a call of its own."""
+    card(tmp_path / "set", {name: {"train": f"{name}.jsonl"} for name in ("pair", "triplet")})
+    row = {"anchor": "a b", "positive": "c d"}
+    write(tmp_path / "set" / "pair.jsonl", [row])
+    write(tmp_path / "set" / "triplet.jsonl", [row | {"negative": "e f"}])
+    source = f"hf:{tmp_path / 'set'}"
+    message = re.escape(f"expected {source}:NAME with a name out of ['pair', 'triplet']")
+    for load in (load_retrieval_data, load_documents, load_label_sets):
+        with pytest.raises(DataError, match=message):
+            load(source)
+    assert len(load_documents(f"{source}:triplet")) == 2
 
 
 FIRST, SECOND = (rf", row {row} \(counted from 1\): " for row in (1, 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from beir_folders import write_lines
 
-from lexforge.data import DataError, load_documents, load_retrieval_data
+from lexforge.data import DataError, load_documents, load_retrieval_data, load_training_data
 
 datasets = pytest.importorskip("datasets")
 
@@ -109,8 +109,11 @@ def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
     """Reading one of two shards would train on half of the data, silently."""
     for shard in ("train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"):
         write_lines(tmp_path / "folder" / shard, ROWS)
-    with pytest.raises(DataError, match=r"train-00000-of-00002\.jsonl and .* are both the split 'train'"):
+    with pytest.raises(
+        DataError, match=r"train-00000-of-00002\.jsonl and .* are both the split 'train'; hf:/"
+    ):
         load_retrieval_data(str(tmp_path / "folder"))
+    assert len(load_training_data(f"hf:{tmp_path / 'folder'}", []).training_rows()) == len(ROWS)
 
 
 @pytest.mark.parametrize("table", ["test_results.csv", "train.jsonl.gz", "dev-log.tsv", "state.json"])

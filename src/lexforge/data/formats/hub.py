@@ -81,8 +81,13 @@ def tables(source: str) -> dict[str, Table]:
     import datasets
 
     path, configuration = _parts(source)
-    arguments = (path,) if configuration is None else (path, configuration)
-    return named_tables(path, load_by_datasets(path, datasets.load_dataset, *arguments))
+    if configuration is None and not load_by_datasets(path, datasets.get_dataset_default_config_name, path):
+        known = load_by_datasets(path, datasets.get_dataset_config_names, path)
+        raise DataError(
+            f"{path} has several configurations and no default: expected {PREFIX}{path}:NAME with a name out "
+            f"of {known}"
+        )
+    return named_tables(path, load_by_datasets(path, datasets.load_dataset, path, configuration))
 
 
 def _parts(name: str) -> tuple[str, str | None]:

@@ -41,7 +41,7 @@ _TEXTS = (
     "description",
 )
 _TITLES = ("title", "headline", "heading", "name")
-_PARTS = {"id": ("_id", "id", "docid", "doc_id", "document_id"), "title": _TITLES, "text": _TEXTS}
+_PARTS = {"id": ("_id", "id", "docid", "doc_id", "document_id", "pid"), "title": _TITLES, "text": _TEXTS}
 _SAVED = ("dataset_dict.json", "state.json")  # one of them is in each folder of `save_to_disk`
 _NOTES = ("README", "LICENSE", "LICENCE", "CHANGELOG")  # how names of files begin that tell about rows
 
@@ -294,7 +294,10 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
         split = split_name(path.name.lower().split(".")[0].split("-")[0].split("_")[0])
         if path.is_file() and ending(path) in READERS and split in (TRAIN, DEV, TEST):
             if split in found:
-                raise DataError(f"{folder}: {found[split].name} and {path.name} are both the split {split!r}")
+                raise DataError(
+                    f"{folder}: {found[split].name} and {path.name} are both the split {split!r}; "
+                    f"hf:{folder} reads the files of a split together"
+                )
             found[split] = path
     return found
 
