@@ -337,6 +337,18 @@ def test_a_table_of_pandas_in_one_object_is_named_as_such(orient: str, tmp_path:
             load(str(path))
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.csv.gz"])
+def test_a_carriage_return_alone_ends_no_row(name: str, tmp_path: Path) -> None:
+    """pandas ended the row there, so that half of a text was trained on, and the rest was a bad row."""
+    mark = "\t" if "tsv" in name else ","
+    content = f"query{mark}positive\nask{mark}one\rtwo\nsay{mark}three\r\nname{mark}\n"
+    path = write(tmp_path / name, content)
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}:4: the positive is blank"):
+        load_training_data(str(path), [])
+    rows = load_training_data(str(path), [], SourceOptions(bad_rows="skip")).training_rows()
+    assert rows["positive"] == ["one\rtwo", "three"]
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_the_own_form_of_squad_is_named_as_such(indent: int | None, tmp_path: Path) -> None:
     """Its rows are nested in one object; the error asked for a query column among `version` and `data`."""

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 # An escape of JSON: a surrogate pair, half of one (the group), or any other.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+_LONE_RETURN = re.compile(rb"\r(?![\r\n])")
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
     form, found = _form(path, headers, options)
     table = None
     unreadable = found is not None and (found.wrong or found.null)
-    if form.encoding == UTF_8 and not unreadable and not _first_row_is_wide(path, form):
+    lone = form.delimiter and _first_line(path, _LONE_RETURN)  # pandas would end a row at it
+    if form.encoding == UTF_8 and not (unreadable or lone or _first_row_is_wide(path, form)):
         plain = _unpacked(path)
         try:
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
@@ -291,7 +293,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
                 table = Table(rows, Origin(str(path), form))
     if table is None:
         table = _own_rows(path, form, faults, found.fitting if found else "")
-    if form.delimiter and form.quoted and (line := _line_with_escaped_mark(path, form)):
+    escaped = rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode())
+    if form.delimiter and form.quoted and (line := _first_line(path, re.compile(escaped))):
         faults.note(
             f"{path}:{line}: a quotation mark stands behind a backslash, which is read as text. "
             'CSV writes the mark twice (in Spark: option("escape", \'"\'))'
@@ -301,11 +304,10 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
     return table
 
 
-def _line_with_escaped_mark(path: Path, form: TextForm) -> int | None:
-    r"""Return the first line in which `\"` ends no cell; None if there is none."""
-    escaped = re.compile(rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode()))
-    with open_bytes(path) as stream:
-        return next((number for number, line in enumerate(stream, 1) if escaped.search(line)), None)
+def _first_line(path: Path, pattern: re.Pattern[bytes]) -> int | None:
+    """Return the number of the first line with a match, from 1; None if there is none."""
+    with whole_data(path), open_bytes(path) as stream:
+        return next((number for number, line in enumerate(stream, 1) if pattern.search(line)), None)
 
 
 def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tuple[int, str]]:

@@ -51,6 +51,9 @@ DELIMITERS = ";\t|"
 """The usual delimiters beside the comma."""
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\w])"?', re.IGNORECASE)  # what Excel writes above the names
 _END = "\ufdd0"  # no character of any text; a last line of it shows whether the quote before it was closed
+# A carriage return alone ends no line, as in the other files here; `csv` would end a row at it.
+_LONE_RETURN = re.compile(r"\r(?!\n)")
+_RETURN = "\ufdd1"  # stands for it; no character of any text
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -300,13 +303,15 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
     try:
         with open_bytes(path) as stream, whole_data(path):
             codec = "utf-8-sig" if form.encoding == UTF_8 else form.encoding
-            text = io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
+            text = io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="\n")
             if READERS[ending(path)] == "json":
                 lines = enumerate(_without_mark(text), 1)
                 yield from ((number, line) for number, line in lines if line.strip())
                 return
-            reader, line = csv.reader(chain(_without_mark(text), [_END]), **form.dialect), 1
-            for cells in reader:
+            kept = (_LONE_RETURN.sub(_RETURN, each) for each in _without_mark(text))
+            reader, line = csv.reader(chain(kept, [_END]), **form.dialect), 1
+            for found in reader:
+                cells = [cell.replace(_RETURN, "\r") for cell in found]
                 is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
                 if cells != [_END] and not is_blank:
                     yield line, cells
