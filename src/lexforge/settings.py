@@ -959,8 +959,8 @@ class SourceOptions(SplitOptions):
 
     Args:
         query_column: Column of the queries in rows of texts; None recognises anchor, query and question.
-        positive_column: Column of the positives, texts or lists; None recognises positive, positives, pos,
-            document, passage and answer.
+        positive_column: Column of the positives, texts or lists; None recognises positive, positives,
+            positive_passages, pos, document, passage and answer.
         negative_column: Column of the negatives, texts or lists; None recognises negative, neg and
             hard_negative, with numbers or without.
         score_column: Column of a teacher's scores: a list, the positives' first, or the margin over one

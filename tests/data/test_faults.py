@@ -468,3 +468,14 @@ def test_all_lines_of_a_file_of_judgements_are_told_at_once(tmp_path: Path) -> N
     loaded = load_training_data(str(folder), ["test"], SKIP)
     assert loaded.retrieval is not None
     assert loaded.retrieval.split("train") == {"q0": {"d0": 1}, "q2": {"d2": 1}}
+
+
+@pytest.mark.parametrize(("weights", "told"), [("1.200 3 15", True), ("1.200 0.5 15", False)])
+def test_weights_that_may_be_thousands_are_told(weights: str, told: bool, tmp_path: Path) -> None:
+    """A spreadsheet writes 1200 so in many countries, and a click in a thousand was drawn in silence."""
+    path = tmp_path / "x.csv"
+    rows = [f"q{place};p {place};{weight}" for place, weight in enumerate(weights.split())]
+    path.write_text("\n".join(["query;positive;clicks", *rows]))
+    notes = load_training_data(str(path), [], SourceOptions(weight_column="clicks")).notes
+    note = f"{path}:2: 1.200 in 'clicks' is read with a decimal point; write thousands without it"
+    assert (note in notes) == told

@@ -5,15 +5,19 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from lexforge.common.text_identity import text_identity
 from lexforge.data import (
     DataError,
     SourceOptions,
+    check_source,
     load_documents,
     load_retrieval_data,
     load_training_data,
@@ -94,6 +98,71 @@ def test_triples_of_ms_marco_have_no_header(tmp_path: Path) -> None:
     assert rows[2] == {"anchor": "ask 2", "positive": 'a "quoted" word', "negative_1": "no 2"}
     # A header in another language would be the first of the rows.
     assert data.notes == (f"{path} has no header: its columns were taken for queries, answers and negatives",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["12\twhat is a heap", "12\t7\t1", "q-12\td-7\td-9"],
+    ids=["queries of LoTTE", "judgements", "triples of ids"],
+)
+def test_ids_without_a_header_are_no_texts(line: str, tmp_path: Path) -> None:
+    """A model was trained on the numbers of queries and documents, and a note called them queries."""
+    path = tmp_path / "questions.search.tsv"
+    path.write_text(f"{line}\n")
+    with pytest.raises(
+        DataError, match=r"no header, and a column of ids, such as .*; judgements of ids make"
+    ):
+        load_training_data(str(path), [])
+    path.write_text("1984\ta novel\nsorting\tsort a list\n")  # a number among queries is one
+    assert load_training_data(str(path), []).training_rows()["anchor"] == ["1984", "sorting"]
+
+
+def test_passages_in_fields_are_read(tmp_path: Path) -> None:
+    """Tevatron's form, which MIRACL and Mr.TyDi have: such lists were no strings, and unknown by name."""
+    row = {
+        "query_id": "1",
+        "query": "least element",
+        "positive_passages": [{"docid": "7", "title": "Heap", "text": "the least is the root"}],
+        "negative_passages": [
+            {"docid": "8", "title": "", "text": "a sort"},
+            {"docid": "9", "text": "a tree"},
+        ],
+    }
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    check_source(str(path), [])
+    assert [*load_training_data(str(path), []).training_rows()] == [
+        {
+            "anchor": "least element",
+            "positive": "Heap the least is the root",
+            "negative_1": "a sort",
+            "negative_2": "a tree",
+        }
+    ]
+
+
+def test_labels_of_a_list_of_texts_are_no_scores(tmp_path: Path) -> None:
+    """Each text of the list was an answer, also those that a label of 0 says are none."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"query": "a b", "passage": ["an answer", "none"], "labels": [1, 0]}) + "\n")
+    with pytest.raises(DataError, match=r"rows with 0 negatives have nothing .* received \[1, 0\]"):
+        load_training_data(str(path), [])
+
+
+def test_scores_of_decimals_are_numbers(tmp_path: Path) -> None:
+    """Databases write them into parquet; each was called no finite number."""
+    path = tmp_path / "x.parquet"
+    cells = {"query": ["a b"], "positive": ["c d"], "negative": ["e f"], "score": [Decimal("1.50")]}
+    parquet.write_table(pyarrow.table(cells), path)
+    assert load_training_data(str(path), []).training_rows()["label"] == [[1.5, 0.0]]
+
+
+def test_split_scores_may_have_capital_letters(tmp_path: Path) -> None:
+    """The columns of the texts were recognised so, and the scores beside them were left out in silence."""
+    path = tmp_path / "x.jsonl"
+    row = {"Query": "a", "Pos": ["b"], "Neg": ["c"], "Pos_Scores": [3], "Neg_Scores": [1]}
+    path.write_text(json.dumps(row) + "\n")
+    assert load_training_data(str(path), []).training_rows()["label"] == [[3.0, 1.0]]
 
 
 def test_a_header_between_tabs_is_no_pair(tmp_path: Path) -> None:
@@ -238,7 +307,7 @@ def test_scored_rows_and_lists(
         ),
         (
             [{"query": "q", "positive": "p", "score": 1.0}],
-            "'score' was taken, because of its name, for .* rows with 0 negatives need a list",
+            "'score' was taken, because of its name, for .* rows with 0 negatives have nothing to compare",
         ),
         ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "must be a list of 2 scores"),
         (

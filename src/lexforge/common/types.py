@@ -26,7 +26,7 @@ TEXT_KINDS: tuple[TextKind, ...] = ("query", "document")
 
 # The usual names of the columns of rows, which reading and training recognise alike.
 QUERY_COLUMNS = ("anchor", "query", "question")
-POSITIVE_COLUMNS = ("positive", "positives", "pos", "document", "passage", "answer")
+POSITIVE_COLUMNS = ("positive", "positives", "positive_passages", "pos", "document", "passage", "answer")
 NEGATIVE_COLUMN = re.compile(r"(hard_)?(negs?(_?\d+)?|negative(?!.*_(id|label|rank|score|title)s?$).*)")
 """`neg`, `neg_1` and whatever begins with `negative`, such as `negative_passage`, but for what is no text."""
 

@@ -14,6 +14,7 @@ import reprlib
 import zlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from numbers import Integral
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -239,6 +240,17 @@ def is_finite(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond 1e308
         return False
+
+
+def as_number(cell: object) -> float | None:
+    """Return the finite number that a cell holds or spells; None for anything else, such as true."""
+    if isinstance(cell, bool) or not isinstance(cell, (int, float, str, Decimal)):
+        return None
+    try:
+        number = float(cell)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def check_grade(where: object, grade: object) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from numpy.typing import NDArray
 
 from lexforge import __version__
 from lexforge.common.text_identity import text_identity
-from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, DataError
+from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, DataError, joined
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.faults import BLANK, WRONG, Faults
-from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
+from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Table, find_column
-from lexforge.data.text_tables import usual_columns, usual_name
+from lexforge.data.text_tables import usual_column, usual_columns, usual_name
 from lexforge.storage.files import cache_folder
 
 if TYPE_CHECKING:
@@ -41,6 +40,13 @@ ALIASES: dict[str, tuple[str, ...]] = {
     POSITIVE: POSITIVE_COLUMNS,
     SCORES: ("label", "labels", "score", "scores", "margin"),
 }
+_FLAGS = {
+    ANCHOR: "--query-column",
+    POSITIVE: "--positive-column",
+    NEGATIVE: "--negative-column",
+    SCORES: "--score-column",
+    WEIGHT: "--weight-column",
+}
 SOURCE_ROW = "source_row"
 """The column with the row of the table that each training row was made of."""
 _FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
@@ -48,16 +54,18 @@ IDENTICAL = "query and text identical"
 WRONG_WEIGHTS = "wrong weights, never drawn"
 _FAULTS = (BLANK, IDENTICAL, WRONG, WRONG_WEIGHTS)
 _ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which nothing else is wrong
-# FlagEmbedding writes the scores of positives and negatives into two columns.
-_POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
+_SPLIT_SCORES = ("pos_scores", "neg_scores")  # FlagEmbedding's, of the positives and of the negatives
 _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
 # 3,5 and 1.200,50 and 1.234.567: spreadsheets of many countries write decimals or thousands so.
 _MARKED = re.compile(r"[+-]?[0-9.]*(,|\.[0-9]+\.)[0-9.,]+")
+# 1.200 means 1200 in these countries, unless another cell of the column has a decimal point.
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
 _JUDGEMENTS = (
     "judgements of ids make a folder in BEIR layout (corpus.jsonl, queries.jsonl and qrels/<split>.tsv)"
 )
-_IDS = re.compile(r"(?!q)(.+_id|docid|pid)")  # what ids of documents are called, not those of queries
+_IDS = re.compile(r"(?!q)(.+_id|.*docid|.*pid)s?")  # what ids of documents are called, not those of queries
+_ID = re.compile(r"[!-~]*[0-9][!-~]*")
 
 
 @dataclass(frozen=True)
@@ -68,16 +76,15 @@ class Roles:
         anchor: The column of the queries.
         positive: The column of the positives, texts or lists of texts.
         negatives: The columns of the negatives, texts or one list of texts, in their order.
-        scores: The column of the scores: a list for each positive and then each negative, or one margin.
-        split_scores: Whether the scores stand in the columns `pos_scores` and `neg_scores`.
+        scores: The column of the scores: a list for each positive and then each negative, or one margin. Two
+            columns hold the lists of the positives and of the negatives.
         weight: The column of the weights.
     """
 
     anchor: str
     positive: str
     negatives: tuple[str, ...] = ()
-    scores: str | None = None
-    split_scores: bool = False
+    scores: tuple[str, ...] = ()
     weight: str | None = None
 
 
@@ -115,33 +122,32 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
                 f"{_JUDGEMENTS}"
             )
         raise
-    weight = columns.get(WEIGHT)
-    if weight is not None and weight not in names:
-        raise DataError(f"{where}: no weight column {weight!r} among {list(names)}")
+    weight = _one(where, names, WEIGHT, columns) if WEIGHT in columns else None
+    negatives = tuple(name for name in names if NEGATIVE_COLUMN.fullmatch(usual_name(name)))
     if NEGATIVE in columns:
-        if columns[NEGATIVE] not in names:
-            raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
-        negatives: tuple[str, ...] = (columns[NEGATIVE],)
-    else:
-        negatives = tuple(name for name in names if NEGATIVE_COLUMN.fullmatch(usual_name(name)))
+        negatives = (_one(where, names, NEGATIVE, columns),)
+    return Roles(anchor, positive, negatives, _score_columns(where, names, columns), weight)
+
+
+def _score_columns(where: str, names: Sequence[str], columns: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns of the scores; see `Roles.scores`."""
     if columns.get(SCORES) == "":
-        return Roles(anchor, positive, negatives, weight=weight)
+        return ()
     if SCORES in columns:
-        return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns), weight=weight)
-    if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
-        return Roles(anchor, positive, negatives, split_scores=True, weight=weight)
+        return (_one(where, names, SCORES, columns),)
+    split = [column for name in _SPLIT_SCORES if (column := usual_column(name, names))]
     found = usual_columns(ALIASES[SCORES], names)
-    if len(found) > 1:
+    if len(split) < 2 and len(found) > 1:
         raise DataError(
             f"{where}: several columns may hold the scores: {found}; name it by --score-column ({_NO_SCORES})"
         )
-    return Roles(anchor, positive, negatives, found[0] if found else None, weight=weight)
+    return tuple(split if len(split) == 2 else found)
 
 
 def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]) -> str:
     """Return the one column that plays a role."""
-    flag = {ANCHOR: "--query-column", POSITIVE: "--positive-column", SCORES: "--score-column"}[role]
-    usual = ALIASES[role]
+    flag = _FLAGS[role]
+    usual = ALIASES.get(role, ())
     return find_column(where, names, role, usual, columns.get(role), f"{flag} (columns= in Python)")
 
 
@@ -185,12 +191,13 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     if origin.form is not None and origin.form.headerless:
         taken = "queries, answers and negatives" if roles.negatives else "queries and answers"
         faults.note(f"{where} has no header: its columns were taken for {taken}")
+        _refuse_ids(where, rows, roles)
     width = _negatives_per_row(where, rows, roles)
     _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
-    _refuse_marks(table, roles)
+    _check_marks(table, roles, faults)
     negatives = (f"negative_{rank}" for rank in range(1, width + 1))
     features = {name: datasets.Value("string") for name in (ANCHOR, POSITIVE, *negatives)}
-    if roles.scores is not None or roles.split_scores:
+    if roles.scores:
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
     if roles.weight is not None:
         features[WEIGHT] = datasets.Value("float64")
@@ -281,7 +288,10 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     if not lists:
         return len(roles.negatives)
     if len(roles.negatives) > 1:
-        raise DataError(f"{where}: a list of negatives must be the only negative column; received {lists}")
+        raise DataError(
+            f"{where}: a list of negatives must be the only negative column; received "
+            f"{list(roles.negatives)}. Name it by {_FLAGS[NEGATIVE]} (columns= in Python)"
+        )
     import pyarrow.compute
 
     column = rows.select_columns(lists).with_format("arrow")
@@ -305,39 +315,64 @@ def _refuse_other_labels(where: str, rows: Dataset, roles: Roles, width: int, *,
     """Refuse a column of single values for rows that need a list of scores: it may hold something else.
 
     Raises:
-        DataError: If none of the first hundred rows holds a list.
+        DataError: If none of the first hundred rows holds a list, or if no row has a negative: a list may
+            then say which of its texts are no answers.
     """
-    if roles.scores is None or width == 1:
+    if len(roles.scores) != 1 or width == 1:
         return
-    found = [cell for cell in rows[:100][roles.scores] if cell is not None and str(cell).strip()]
-    if not found or any(isinstance(cell, list) or str(cell).lstrip().startswith("[") for cell in found):
+    [name] = roles.scores
+    found = [cell for cell in rows[:100][name] if cell is not None and str(cell).strip()]
+    listed = any(isinstance(cell, list) or str(cell).lstrip().startswith("[") for cell in found)
+    if not found or (listed and width):
         return
     taken = "was named as" if named else "was taken, because of its name, for"
+    need = "need a list, the positive's score first" if width else "have nothing to compare it with"
     raise DataError(
-        f"{where}: the column {roles.scores!r} {taken} a teacher's scores. One number is the margin over one "
-        f"negative; rows with {width} negatives need a list, the positive's score first; received "
-        f"{excerpt(found[0])}. Rename a column that holds something else, or leave it unread ({_NO_SCORES}): "
-        "each positive then counts as an answer"
+        f"{where}: the column {name!r} {taken} a teacher's scores. One number is the margin over one "
+        f"negative; rows with {width} negatives {need}; "
+        f"received {excerpt(found[0])}. Rename a column that holds something else, or leave it unread "
+        f"({_NO_SCORES}): each positive then counts as an answer"
     )
 
 
-def _refuse_marks(table: Table, roles: Roles) -> None:
+def _refuse_ids(where: str, rows: Dataset, roles: Roles) -> None:
+    """Refuse a file without a header whose first hundred queries or answers are ids, as in LoTTE's files."""
+    for name in (roles.anchor, roles.positive):
+        cells = rows[:100][name]
+        if all(_ID.fullmatch(cell.strip()) for cell in cells):
+            raise DataError(
+                f"{where} has no header, and a column of ids, such as {excerpt(cells[0])}: expected queries, "
+                f"answers and negatives; {_JUDGEMENTS}"
+            )
+
+
+def _check_marks(table: Table, roles: Roles, faults: Faults) -> None:
     """Refuse weights of which one has a comma or two points: in such a column 1.200 may stand for 1200.
+
+    Take a note if nothing but 1.200 and its like tells what a point stands for.
 
     Raises:
         DataError: If there is such a cell, whatever is to become of bad rows.
     """
     if roles.weight is None or "string" not in str(table.rows.features[roles.weight]):
         return  # a column of numbers needs no look at each of them
-    place = 0
+    place, doubtful, decimal = 0, "", False
     for batch in table.rows.select_columns([roles.weight]).iter(1000):
-        for cell in batch[roles.weight]:
-            if isinstance(cell, str) and _MARKED.fullmatch(cell.strip()):
+        for cell in map(str, batch[roles.weight]):
+            if _MARKED.fullmatch(cell.strip()):
                 raise DataError(
                     f"{table.origin.place(place)}: {roles.weight!r} must hold numbers such as 3.5 and "
                     f"1200; received {excerpt(cell)}. Beside it 1.200 may stand for 1200, and not for 1.2"
                 )
+            if _THOUSANDS.fullmatch(cell.strip()):
+                doubtful = doubtful or f"{table.origin.place(place)}: {cell.strip()}"
+            else:
+                decimal = decimal or "." in cell
             place += 1
+    if doubtful and not decimal:
+        faults.note(
+            f"{doubtful} in {roles.weight!r} is read with a decimal point; write thousands without it"
+        )
 
 
 def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:
@@ -371,16 +406,25 @@ def _fault_of(record: Mapping[str, Any], roles: Roles, width: int) -> str:
 
 def _positives(record: Mapping[str, Any], roles: Roles) -> list[Any]:
     found = record[roles.positive]
-    return found if isinstance(found, list) else [found]
+    return [_text_of(each) for each in found] if isinstance(found, list) else [_text_of(found)]
+
+
+def _text_of(cell: Any) -> Any:
+    """Return title and text of a passage in fields, as Tevatron and DPR write it; other cells as they are."""
+    if isinstance(cell, dict) and isinstance(cell.get("text"), str):
+        return joined(cell.get("title") or "", cell["text"])
+    return cell
 
 
 def _negatives(record: Mapping[str, Any], roles: Roles) -> list[tuple[str, Any]]:
     """Return the column and the cell of each negative; null in the only column is none."""
-    cells = [(name, record[name]) for name in roles.negatives]
+    cells = [(name, _text_of(record[name])) for name in roles.negatives]
     if len(cells) != 1:
         return cells
     [(name, only)] = cells
-    return [(name, text) for text in (only if isinstance(only, list) else [only]) if only is not None]
+    return [
+        (name, _text_of(text)) for text in (only if isinstance(only, list) else [only]) if only is not None
+    ]
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -418,14 +462,14 @@ def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[A
     made = []
     for place, positive in enumerate(positives):
         row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
-        if roles.split_scores:
-            texts = {_POSITIVE_SCORES: positives, _NEGATIVE_SCORES: own_negatives}
-            own, given = (_list_of_scores(name, record[name], len(texts[name])) for name in texts)
+        if len(roles.scores) == 2:
+            texts = zip(roles.scores, (positives, own_negatives), strict=True)
+            own, given = (_list_of_scores(name, record[name], len(scored)) for name, scored in texts)
             row.append(_numbers([own[place], *given[:width]], width))
-        elif roles.scores is not None:
+        elif roles.scores:
             # Of several columns of negatives the user may have named one, and the list may score them all.
             numbers = [len(positives), len(own_negatives)] if listed or len(positives) > 1 else []
-            row.append(_scores(roles.scores, record[roles.scores], numbers, place, width))
+            row.append(_scores(roles.scores[0], record[roles.scores[0]], numbers, place, width))
         made.append(row)
     return made
 
@@ -434,13 +478,10 @@ def _weight_of(record: Mapping[str, Any], roles: Roles) -> list[float]:
     """Return the weight of a record, a list without one if there is no such column."""
     if roles.weight is None:
         return []
-    value = record[roles.weight]
-    try:  # a cell of a CSV file is a text
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 <= number < math.inf:
-        raise DataError(f"{roles.weight!r} must hold a number >= 0; received {excerpt(value)}")
+    number = as_number(record[roles.weight])
+    if number is None or number < 0:
+        value = excerpt(record[roles.weight])
+        raise DataError(f"{roles.weight!r} must hold a number >= 0; received {value}")
     return [number]
 
 
@@ -481,12 +522,13 @@ def _scores(name: str, value: Any, numbers: Sequence[int], place: int, width: in
 
 
 def _numbers(values: list[Any], width: int) -> list[float]:
-    if len(values) != width + 1 or not all(map(is_finite, values)):
+    found = [number for value in values if (number := as_number(value)) is not None]
+    if not len(found) == len(values) == width + 1:
         raise DataError(
             f"expected {width + 1} finite scores (the positive, then each negative); "
             f"received {excerpt(values)}"
         )
-    return [float(value) for value in values]
+    return found
 
 
 def column_identities(rows: Dataset, column: str) -> NDArray[np.int64]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
-from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
+from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import unread_splits, wanted_rows
 from lexforge.data.tables import find_column
@@ -148,10 +147,10 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
 def _pair(first: object, second: object, score: object) -> ScoredPair:
     """Check the cells of a row; a message names no place."""
     require_texts(None, sentence1=first, sentence2=second)
-    number = _as_number(score)
-    if not is_finite(number):
+    number = as_number(score)
+    if number is None:
         raise DataError(f"the score must be a finite number; received {excerpt(score)}")
-    return {"sentence1": str(first), "sentence2": str(second), "score": float(number)}
+    return {"sentence1": str(first), "sentence2": str(second), "score": number}
 
 
 def _columns(where: object, names: Sequence[str], options: StsOptions) -> list[str]:
@@ -169,11 +168,3 @@ def _roles(options: StsOptions) -> list[tuple[str, tuple[str, ...], str | None]]
         ("sentence2", ("sentence2", "text2"), options.sentence2_column),
         ("score", ("score", "label", "similarity", "similarity_score"), options.score_column),
     ]
-
-
-def _as_number(cell: Any) -> Any:
-    """Return the number that a text spells, such as a cell of a CSV file, and any other value as it is."""
-    try:
-        return float(cell) if isinstance(cell, str) else cell
-    except ValueError:
-        return cell
