@@ -148,14 +148,6 @@ def test_a_number_out_of_range_is_named(group: Any, wrong: dict[str, Any]) -> No
         group(**wrong)
 
 
-def test_the_lexical_backbone_has_a_training_of_its_own() -> None:
-    """The rate and the steps of a model from scratch ruin a pretrained one, and the other way round."""
-    preset = PRESETS["lexforge-scratch"]
-    scratch = preset.training_from_scratch()
-    assert (scratch.steps, scratch.batch_size, scratch.learning_rate) == (300, 64, 5e-4)
-    assert (preset.train.steps, preset.train.batch_size, preset.train.learning_rate) == (200, 32, 3e-4)
-
-
 @pytest.mark.parametrize(("width", "rate"), [(64, 3e-4), (128, 3e-4), (384, 1e-4), (768, 5e-5), (None, 3e-4)])
 def test_a_wide_encoder_takes_a_lower_rate(width: int | None, rate: float) -> None:
     """What trains 4 million parameters well lets 110 million diverge."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from beir_folders import write_lines
-from safetensors.torch import load_file, save_file
 
 from lexforge.commands import encode
 from lexforge.corpus import EncodedCorpus, encoding
@@ -147,19 +145,6 @@ def test_twenty_kills_leave_the_bytes_of_an_undisturbed_run(tiny_checkpoint: Pat
     assert counts[-1] < 300
     subprocess.run([sys.executable, *again], **options)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-
-
-def test_another_model_under_the_same_name_is_refused(corpus_folder, tiny_checkpoint, tmp_path) -> None:
-    """A checkpoint trained further between two calls must not fill one folder with two models."""
-    model = tmp_path / "model"
-    shutil.copytree(tiny_checkpoint, model)
-    encode.main(encode.Config(str(model), str(corpus_folder), tmp_path / "out", block_rows=3))
-    weights = load_file(model / "model.safetensors")
-    name = next(key for key in weights if key.endswith("word_embeddings.weight"))
-    weights[name][7] += 0.5
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="was begun with other settings: fingerprint was"):
-        encode.main(encode.Config(str(model), str(corpus_folder), tmp_path / "out", block_rows=3))
 
 
 @pytest.mark.parametrize(

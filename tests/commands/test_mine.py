@@ -205,15 +205,6 @@ def test_a_run_of_other_data_is_refused(folder: Path, tmp_path: Path) -> None:
             mined(folder, run=tmp_path / name)
 
 
-def test_a_run_of_another_split_is_called_so(folder: Path, tmp_path: Path) -> None:
-    """Its queries are in the data; the message said that they are not."""
-    (folder / "qrels" / "test.tsv").write_text("q2\td2\t1\n")
-    (folder / "qrels" / "train.tsv").write_text("q0\td0\t1\n")
-    write_run(tmp_path / "run", {"q2": {"d0": 1.0}})
-    with pytest.raises(ValueError, match=r"queries of the split 'train'; it ranks none.* .--split names"):
-        mined(folder, run=tmp_path / "run")
-
-
 def test_an_empty_run_is_refused(folder: Path, tmp_path: Path) -> None:
     """Every negative would be drawn at random, and the file would look mined."""
     (tmp_path / "empty").write_text("\n")

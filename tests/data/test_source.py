@@ -24,19 +24,6 @@ from lexforge.data import (
 )
 
 
-def test_a_folder_is_read_as_beir(tmp_path: Path) -> None:
-    """The layout in which most collections are published."""
-    small_set(tmp_path, "test")
-    expected = RetrievalData(tmp_path.name, {"d": "T body"}, {"q": "query"}, {"test": {"q": {"d": 1}}})
-    assert load_retrieval_data(str(tmp_path)) == expected
-
-
-def test_a_name_that_is_nothing_is_an_error(tmp_path: Path) -> None:
-    """A typing error must not fall back to the embedded corpus."""
-    with pytest.raises((FileNotFoundError, ValueError), match="docstring"):
-        load_retrieval_data(str(tmp_path / "docstring"))
-
-
 def test_other_queries_are_neither_trained_on_nor_tested() -> None:
     """Numbers of terms are made exact on them: those of trained queries differ, and test is for measuring."""
     queries = {"a": "trained", "b": "of dev", "c": "tested", "d": "judged nowhere"}

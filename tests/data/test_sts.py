@@ -96,12 +96,6 @@ def test_a_sentence_is_held_out_whatever_space_stands_around_it(tmp_path: Path) 
     assert not train & test
 
 
-def test_a_missing_file_says_what_is_expected(tmp_path: Path) -> None:
-    """A typing error in a path must not look like a data set without rows."""
-    with pytest.raises(FileNotFoundError, match=r"nothing\.jsonl; expected .*rows of texts"):
-        load_sts(str(tmp_path / "nothing.jsonl"))
-
-
 def test_a_hub_data_set_loads_through_datasets(tmp_path: Path) -> None:
     """The real hub code runs on a local folder; a missing column is named."""
     (tmp_path / "train.jsonl").write_text(line(), encoding="utf-8")

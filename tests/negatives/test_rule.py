@@ -190,9 +190,3 @@ def test_a_blank_positive_makes_no_row() -> None:
     rows = miner.mine({"q": {"b": 2.0, "empty": 1.0}})
     assert [row.positive for row in rows] == ["a"]
     assert miner.summary(rows).endswith("0 dropped, 1 left out because the positive is blank")
-
-
-def test_an_unknown_split_names_those_that_exist() -> None:
-    """Rows of another split must not be mined in its place."""
-    with pytest.raises(ValueError, match=r"no split 'dev'; its splits are \['train', 'test'\]"):
-        NegativeMiner(DATA, NegativeRule(), "dev")

@@ -419,14 +419,6 @@ def kept_scores(cfg: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return taught
 
 
-def test_mined_rows_are_trained_on(beir: Path, tiny_checkpoint: Path) -> None:
-    """The rows of the file, and no others, are those of the recipe."""
-    rows = [{"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}"} for word in WORDS]
-    write_lines(beir.parent / "mined.jsonl", rows)
-    settings = {"model": str(tiny_checkpoint), **of_preset("plain")}
-    assert rows_of_run(config(beir, negatives=beir.parent / "mined.jsonl", **settings)) == rows
-
-
 def add_an_id_with_a_space(folder: Path) -> None:
     with (folder / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "x y", "text": "a"}\n')

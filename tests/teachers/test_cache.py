@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -253,18 +252,6 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         TeacherCache.build(CountingTeacher(), [], [], tmp_path)
     with pytest.raises(DataError, match=r"must return \[10, D\] numbers; received \(9, 4\)"):
         TeacherCache.build(Short(), [], TEXTS, tmp_path)
-
-
-def test_the_manifest_says_what_a_block_is(tmp_path: Path) -> None:
-    """A person who finds the folder must be able to tell what it is."""
-    TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
-    (block,) = tmp_path.iterdir()
-    manifest = json.loads((block / "manifest.json").read_text())["fields"]
-    assert {key: manifest[key] for key in ("teacher", "dimension", "count")} == {
-        "teacher": "counting",
-        "dimension": 4,
-        "count": 10,
-    }
 
 
 def test_without_a_folder_the_cache_is_the_user_s_own_and_named_after_the_teacher(
