@@ -22,6 +22,7 @@ def changed_weight(model) -> None:
         lambda model: setattr(model, "max_seq_length", 8),
         lambda model: setattr(model, "max_active_dims", 5),
         lambda model: model.prompts.update(document="d: "),
+        lambda model: setattr(model, "default_prompt_name", "query"),
         lambda model: setattr(model[1], "pooling_strategy", "sum"),
         lambda model: setattr(model[0].auto_model.config, "layer_norm_eps", 0.5),
         lambda model: model.tokenizer.add_tokens(["searching"]),
@@ -37,6 +38,13 @@ def test_a_changed_model_has_another_fingerprint(tiny_splade, change) -> None:
     assert fingerprint(tiny_splade) == before
     change(tiny_splade)
     assert fingerprint(tiny_splade) != before
+
+
+def test_another_pooling_of_a_dense_model_is_another_fingerprint(tiny_dense) -> None:
+    """The cache of a teacher would hand out the vectors of another one."""
+    before = fingerprint(tiny_dense)
+    tiny_dense[1] = type(tiny_dense[1])(tiny_dense[1].embedding_dimension, "max")
+    assert fingerprint(tiny_dense) != before
 
 
 def test_what_a_model_did_before_does_not_change_its_fingerprint(tiny_splade, tiny_checkpoint) -> None:
