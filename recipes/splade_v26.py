@@ -156,7 +156,8 @@ class Config(RecipeSettings):
     document_terms: int | None = None
     """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
     makes it exact, within about 1 %. None leaves the number to that weight. If the head was not trained for
-    SPLADE, the preset `lexforge` then wants 128, and 40 per query."""
+    SPLADE, or was made of the embeddings of a model that had none, the preset `lexforge` then wants 128, and
+    40 per query."""
 
     query_terms: int | None = None
     """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
@@ -313,25 +314,33 @@ def prepare_head(
     """Scale a head that was not trained for SPLADE, and return the settings for such a start.
 
     Such a head activates a large part of the vocabulary in every text. It gets another scale, so that
-    training starts with few terms.
+    training starts with few terms. A head that was made of embeddings needs wanted numbers of terms to stay
+    at few, also where `lexforge adapt` has trained it.
     """
-    scaled = cfg.start.scale_head or not models.has_language_model_head(model)
-    if not scaled or cfg.model == LEXICAL or models.head_is_trained(model, documents):
+    made = not models.has_language_model_head(model)
+    if cfg.model == LEXICAL or not (cfg.start.scale_head or made):
         return cfg
-    models.scale_head(model, documents)
-    wanted: dict[str, Any]  # the names of settings
-    loss, finish, wanted = cfg.start.of_untrained_head(cfg.loss, cfg.finish, models.vocabulary_size(model))
-    cfg = replace(cfg, loss=loss, finish=finish)
+    trained = models.head_is_trained(model, documents)
+    if trained and not made:
+        return cfg
+    if not trained:
+        models.scale_head(model, documents)
+        loss, finish = cfg.start.of_untrained_head(cfg.loss, cfg.finish)
+        cfg = replace(cfg, loss=loss, finish=finish)
+        process.print(
+            f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
+            "retriever yet, so the model at the end keeps no share of it. Weight of own activation: "
+            f"{loss.own_activation_weight:g}"
+        )
     if cfg.document_terms is None and cfg.query_terms is None:
+        wanted: dict[str, Any] = cfg.start.wanted_terms(cfg.loss, models.vocabulary_size(model))
         # Queries that are looked up have one term per word.
         if cfg.inference_free or sparsity.looks_up_queries(model):
             wanted.pop("query_terms", None)
         cfg = replace(cfg, **wanted)
     process.print(
-        f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
-        "retriever yet, so the model at the end keeps no share of it. Wanted terms: "
-        f"{cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} per query. "
-        f"Weight of own activation: {cfg.loss.own_activation_weight:g}"
+        f"wanted terms: {cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} "
+        "per query"
     )
     return cfg
 

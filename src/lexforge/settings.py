@@ -284,8 +284,9 @@ class StartSettings:
             from the documents. A model without a head gets it with every preset.
         idf_bias: Shift of a term's logit per unit of its idf, finite and >= 0, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
-        untrained_document_terms: Wanted number of active terms per document where the head was not trained
-            and the user wants no number of documents or queries; None leaves it to the loss.
+        untrained_document_terms: Wanted number of active terms per document where the user wants no number of
+            documents or queries, and the head was not trained, or was made of embeddings; None leaves it to
+            the loss.
         untrained_query_terms: The same per query.
         untrained_own_activation: Weight of own activation where the head was not trained and the user wants
             none by number.
@@ -307,33 +308,39 @@ class StartSettings:
             raise ValueError(f"idf_bias must be finite and >= 0; received {self.idf_bias}")
 
     def of_untrained_head(
-        self, loss: LossSettings, finish: FinishSettings, vocabulary_size: int
-    ) -> tuple[LossSettings, FinishSettings, dict[str, Any]]:
+        self, loss: LossSettings, finish: FinishSettings
+    ) -> tuple[LossSettings, FinishSettings]:
         """Return the settings of a run whose head was not trained for SPLADE.
 
-        Training by itself brings such an encoder neither to few terms nor to the words of the text among
-        them, so it gets own activation and wanted numbers of terms. It is no retriever yet, so the model at
-        the end keeps no share of it.
+        Training by itself does not bring the words of a text to its terms then, so it gets own activation.
+        The encoder is no retriever yet, so the model at the end keeps no share of it.
 
         Args:
             loss: The numbers of the loss; a weight of own activation that the user gave stays.
             finish: What becomes of the trained weights.
-            vocabulary_size: V; a small vocabulary has not so many terms to give, so they are at most V / 20.
-
-        Returns:
-            The loss, the finish, and the wanted numbers by the names of `SpladeTrainer`. A text whose FLOPS
-            weigh nothing has no wanted number, because training reaches one by way of that weight.
         """
         if loss.own_activation_weight is None:
             loss = replace(loss, own_activation_weight=self.untrained_own_activation)
+        return loss, replace(finish, start_share=0.0)
+
+    def wanted_terms(self, loss: LossSettings, vocabulary_size: int) -> dict[str, int]:
+        """Return the numbers of terms that a run wants where the weight of FLOPS does not lead to few terms.
+
+        Args:
+            loss: The numbers of the loss. A text whose FLOPS weigh nothing has no wanted number, because
+                training reaches one by way of that weight.
+            vocabulary_size: V; a small vocabulary has not so many terms to give, so they are at most V / 20.
+
+        Returns:
+            The numbers by the names of `SpladeTrainer`.
+        """
         weights, few = loss.term_weights(), max(1, vocabulary_size // 20)
         wanted = {"document": self.untrained_document_terms, "query": self.untrained_query_terms}
-        terms = {
+        return {
             f"{kind}_terms": min(number, few)
             for kind, number in wanted.items()
             if number is not None and weights[f"flops_{kind}"]
         }
-        return loss, replace(finish, start_share=0.0), terms
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 from accelerate import PartialState
 from beir_folders import write_beir, write_lines
 from loaded_recipes import load_recipe
-from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 from warm_processes import WarmProcesses
 
@@ -622,15 +622,24 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     assert (run / "checkpoint-1" / "run_state.safetensors").is_file()
 
 
-def test_a_share_is_kept_of_a_retriever_only(
-    beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_head_is_treated_by_what_it_was_made_of_and_trained_for(
+    beir: Path,
+    tiny_checkpoint: Path,
+    tiny_dense: SentenceTransformer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Half of a language model that never retrieved anything would spoil what was trained, and such a head
-    does not show the words of a text by itself."""
+    does not show the words of a text by itself. A head that was made of embeddings, and then adapted, went to
+    thousands of terms where no number was wanted."""
     trained = scale_head(build_splade(tiny_checkpoint, device="cpu"), WORDS, active_terms=1)
     trained.save_pretrained(str(tmp_path / "splade"))
+    tiny_dense.save_pretrained(str(tmp_path / "dense"))
+    made = scale_head(build_splade(tmp_path / "dense", device="cpu"), WORDS, active_terms=1)
+    made.save_pretrained(str(tmp_path / "made"))
     shares = []
     own = []
+    wanted = []
 
     class Noted(Exception):
         pass
@@ -638,18 +647,22 @@ def test_a_share_is_kept_of_a_retriever_only(
     def noted(self: SpladeTrainer, *args: Any, **others: Any) -> None:
         shares.append(others["start_share"])
         own.append(args[1].weights["own_activation"])
+        wanted.append((others["document_terms"], others["query_terms"]))
         raise Noted
 
-    for model, said in ((tiny_checkpoint, True), (tmp_path / "splade", False)):
-        settings = {"model": str(model), **of_preset("lexforge")}
+    for model, said in ((tiny_checkpoint, True), (tmp_path / "splade", False), (tmp_path / "made", False)):
+        settings = {"model": str(model), "output_dir": tmp_path / f"run-{model.name}"}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SpladeTrainer, "__init__", noted)
             with pytest.raises(Noted):
-                recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
+                recipe.main(config(beir, negatives="none", **settings, **of_preset("lexforge")))
         assert ("is no retriever yet" in capsys.readouterr().out) == said
-    assert shares == [0.0, PRESETS["lexforge"].finish.start_share]
-    assert own == [PRESETS["lexforge"].start.untrained_own_activation, 0.0]
+    kept = PRESETS["lexforge"].finish.start_share
+    assert shares == [0.0, kept, kept]
+    assert own == [PRESETS["lexforge"].start.untrained_own_activation, 0.0, 0.0]
     assert own[0] > 0
+    few = vocabulary_size(trained) // 20
+    assert wanted == [(few, few), (None, None), (few, few)]
 
 
 def test_a_number_of_the_preset_without_a_weight_is_dropped(beir: Path, tiny_checkpoint: Path) -> None:

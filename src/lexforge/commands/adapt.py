@@ -379,8 +379,9 @@ def prepare_start(
     models.scale_head(model, documents)
     model.similarity_fn_name = preset.loss.similarity
     print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-    settings = preset.start.of_untrained_head(preset.loss, preset.finish, models.vocabulary_size(model))
-    return Start(model, retriever, *settings)
+    loss, finish = preset.start.of_untrained_head(preset.loss, preset.finish)
+    terms = preset.start.wanted_terms(loss, models.vocabulary_size(model))
+    return Start(model, retriever, loss, finish, terms)
 
 
 def take_queries(
