@@ -89,6 +89,21 @@ def test_an_option_of_several_values_is_given_once(words: list[str], flag: str) 
     assert f"error: {flag} is given 2 times; give all its values at once: {flag} A B" in str(ended.value.code)
 
 
+@pytest.mark.parametrize("words", [["--names=~/runs"], ["--names", "~/my data"]])
+def test_a_home_folder_that_the_shell_has_left_is_refused(words: list[str]) -> None:
+    """A folder named `~` was made and filled, and whoever deletes it by name deletes their home folder."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda settings: None, Lists, "List.", arguments=words)
+    assert "error: the shell has not replaced the ~ of --names" in str(ended.value.code)
+
+
+def test_a_tilde_elsewhere_is_a_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    """A query, a delimiter, or a part of a name."""
+    words = ["--names", "a", "~/b", "~", "--group.one=1"]
+    run_command(print, Lists, "List.", arguments=words)
+    assert "names=('a', '~/b', '~')" in capsys.readouterr().out
+
+
 def test_an_option_of_one_value_may_be_given_again(capsys: pytest.CaptureFixture[str]) -> None:
     """The last one counts, as everywhere: a script may add to a command that it was given."""
     run_command(print, Lists, "List.", arguments=["--group.one", "1", "--names", "a", "--group.one", "2"])

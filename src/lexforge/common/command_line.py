@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, make_dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -69,6 +70,7 @@ def run_command(
         sys.stdout.reconfigure(errors="backslashreplace")
     with one_line_errors(debug="--debug" in words):
         _refuse_repeated_lists(words, config_class)
+        _refuse_unexpanded_home(words)
         # The settings check their own range while they are read.
         help_text = _help_text(description)
         program = program or program_name()
@@ -246,6 +248,17 @@ def _refuse_repeated_lists(words: Sequence[str], config_class: type) -> None:
         for flag, count in flags.items():
             if count > 1 and flag.removeprefix("--").rpartition(".")[2] == name.replace("_", "-"):
                 raise ValueError(f"{flag} is given {count} times; give all its values at once: {flag} A B")
+
+
+def _refuse_unexpanded_home(words: Sequence[str]) -> None:
+    """Refuse a `~` that the shell has not replaced: a folder of that name would be made."""
+    for before, word in pairwise(["", *words]):
+        flag, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        if re.fullmatch(r"--[\w.-]+", flag) and value.startswith("~/"):
+            raise ValueError(
+                f"the shell has not replaced the ~ of {flag}{equals or ' '}{value}; write $HOME for it, or the ~ "
+                "behind a space and outside of quotation marks"
+            )
 
 
 def _list_names(config_class: type) -> Iterator[str]:
