@@ -85,7 +85,7 @@ def resolve(cfg: Config) -> Config:
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     cfg.evaluation.check_measure(MEASURES)
-    data.detect_rows(cfg.data)
+    data.detect_rows(cfg.data, cfg.source)
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:

@@ -146,7 +146,7 @@ def resolve(cfg: Config) -> Config:
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
-    data.detect_rows(cfg.data)
+    data.detect_rows(cfg.data, cfg.source)
     if cfg.head_learning_rate is not None and not cfg.head_learning_rate > 0:
         raise ValueError(f"head_learning_rate must be above 0; received {cfg.head_learning_rate}")
     if cfg.loss.name == "bce" and cfg.loss != LossOptions("bce"):

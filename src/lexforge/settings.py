@@ -994,17 +994,6 @@ class SourceOptions(SplitOptions):
         }
         return {role: name for role, name in roles.items() if name is not None}
 
-    def of_documents(self, documents: str, judged: str | None) -> SourceOptions:
-        """Return the options by which documents are read that may stand beside judged data.
-
-        The columns that were named are those of the judged data, if these are another source.
-        """
-        if judged in (None, documents):
-            return self
-        columns = [field.name for field in fields(self) if field.name.endswith("_column")]
-        unnamed: dict[str, Any] = dict.fromkeys(columns)
-        return replace(self, **unnamed)
-
 
 @dataclass(frozen=True)
 class StsOptions(SplitOptions):

@@ -134,6 +134,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_query(
     assert [line for line in lines if line.startswith("query")] == ["query: tree", "query: key"]
 
 
+def test_options_of_documents_are_refused_where_none_are_read(vectors: Path, tmp_path: Path) -> None:
+    """Vectors alone hold no text, so an encoding of theirs was not looked at."""
+    cfg = index.Config(tmp_path / "index", vectors=vectors, source=SourceOptions(encoding="cp1252"))
+    with pytest.raises(ValueError, match="--encoding cp1252 would be ignored: --vectors alone read no doc"):
+        index.main(cfg)
+
+
 def test_a_damaged_array_is_found_when_asked_for(vectors, corpus_folder, tmp_path) -> None:
     """A failing disk leaves size and time of a file: only reading it all finds that."""
     index.main(index.Config(tmp_path / "index", vectors=vectors))

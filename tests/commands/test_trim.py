@@ -196,10 +196,11 @@ def test_the_columns_of_judged_data_are_no_columns_of_the_documents(
     model: Path, folder: Path, tmp_path: Path
 ) -> None:
     """A column that --data needs by name was looked for in --documents too, and refused there."""
-    documents = tmp_path / "documents.csv"
+    documents, judged = tmp_path / "documents.csv", tmp_path / "rows.csv"
     documents.write_text("\n".join(["id,text", *(f"{key},{text}" for key, text in CORPUS.items())]))
+    judged.write_text("frage,antwort\nask,answer\n")
     columns = SourceOptions(query_column="frage", positive_column="antwort")
-    cfg = config(model, folder, tmp_path / "out", documents=str(documents), data="rows.csv", source=columns)
+    cfg = config(model, folder, tmp_path / "out", documents=str(documents), data=str(judged), source=columns)
     drawn, total = trim.drawn_documents(cfg, load_encoder(str(model)))
     assert sorted(drawn) == sorted(CORPUS.values())
     assert total == len(CORPUS)

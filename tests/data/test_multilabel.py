@@ -318,6 +318,8 @@ def test_plain_texts_in_another_encoding(
     for options in (None, TableOptions(encoding=codec)):
         assert load_texts(str(path), options=options) == [(None, "schön"), (None, "häßlich")]
     assert caplog.messages == [f"{path} was read with the encoding {codec} (--encoding names another)"]
+    with pytest.raises(ValueError, match=r"--delimiter ; would be ignored: a \.txt file has one"):
+        load_texts(str(path), options=TableOptions(delimiter=";"))
 
 
 def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -22,6 +23,7 @@ from lexforge.data import (
     load_retrieval_data,
     load_training_data,
 )
+from lexforge.data.formats import options_of
 
 
 def test_other_queries_are_neither_trained_on_nor_tested() -> None:
@@ -89,6 +91,58 @@ def test_a_column_that_is_named_for_data_without_columns_is_refused(tmp_path: Pa
     ):
         with pytest.raises(ValueError, match=r"--query-column title would be ignored: .* a folder in BEIR"):
             load()
+
+
+@pytest.mark.parametrize(
+    ("form", "refused"),
+    [
+        ("BEIR", {"encoding", "delimiter"}),
+        ("MS MARCO", {"encoding", "delimiter"}),
+        ("hf:set", {"encoding", "delimiter"}),
+        ("docstrings", {"encoding", "delimiter"}),
+        ("rows.parquet", {"encoding", "delimiter"}),
+        ("rows.jsonl", {"delimiter"}),
+        ("texts.txt", {"delimiter"}),
+        ("rows.csv", set()),
+    ],
+)
+def test_a_form_of_text_that_nothing_reads_is_refused(form: str, refused: set[str], tmp_path: Path) -> None:
+    """Whoever named an encoding believed that the texts were read in it."""
+    source = str(tmp_path / form)
+    if form == "BEIR":
+        small_set(tmp_path / form, "train", "test")
+    elif form == "MS MARCO":
+        for name, line in {"collection": "0\ttext", "queries.dev": "1\tq", "qrels.dev": "1 0 0 1"}.items():
+            (tmp_path / form).mkdir(exist_ok=True)
+            (tmp_path / form / f"{name}.tsv").write_text(f"{line}\n")
+    elif form.startswith("rows"):
+        write_rows(tmp_path / form, ROWS)
+    elif form == "texts.txt":
+        (tmp_path / form).write_text("a text\n")
+    else:
+        source = form
+    for name, value in {"encoding": "cp1252", "delimiter": ","}.items():
+        options = replace(COLUMNS if form.startswith("rows") else SourceOptions(), **{name: value})
+        for load in (load_documents, load_library):
+            if name not in refused:
+                load(source, options)
+                continue
+            with pytest.raises(
+                ValueError, match=rf"--{name} {value} would be ignored: it is for .*, and nothing of "
+            ):
+                load(source, options)
+
+
+def test_a_form_of_text_reaches_the_source_that_reads_it(tmp_path: Path) -> None:
+    """Documents in cp1252 beside judged queries in BEIR's layout, or the reverse, have one command."""
+    beir, texts = str(small_set(tmp_path / "set", "dev")), str(tmp_path / "a.txt")
+    (tmp_path / "a.txt").write_bytes("caf\xe9".encode("cp1252"))
+    given = SourceOptions(encoding="cp1252", delimiter=";", query_column="frage")
+    assert options_of(texts, given, texts, beir) == SourceOptions(encoding="cp1252", delimiter=";")
+    assert options_of(beir, given, texts, beir) == replace(given, encoding=None)
+    assert options_of(beir, given, beir, texts) == SourceOptions(delimiter=";")
+    assert options_of(beir, given, beir, None) == options_of(beir, given, beir, beir) == given
+    assert options_of(beir, given, beir, None, lines=True) == replace(given, encoding=None)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from lexforge.commands.index import check_apart, read_library
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.columns import text_kind
-from lexforge.data.formats import detect
+from lexforge.data.formats import detect, options_of
 from lexforge.settings import (
     ADAPT,
     ADAPT_SCRATCH,
@@ -314,13 +314,18 @@ def check(cfg: Config) -> None:
     if cfg.judged is None:
         refuse_unread(cfg, ["split"], "it is the split of --judged")
     else:
-        data.check_source(cfg.judged, [cfg.split], cfg.source)
+        data.check_source(cfg.judged, [cfg.split], source_options(cfg, cfg.judged))
     if cfg.sample < 2:
         raise ValueError(f"--sample must be at least 2 passages; received {cfg.sample}")
     if cfg.pool < ROW_DOCUMENTS:
         raise ValueError(
             f"--pool must be at least the {ROW_DOCUMENTS} documents that a row compares; received {cfg.pool}"
         )
+
+
+def source_options(cfg: Config, source: str) -> SourceOptions:
+    """Return the options by which the documents or the judged data are read."""
+    return options_of(source, cfg.source, cfg.documents, cfg.judged, lines=cfg.queries is not None)
 
 
 def read_documents(
@@ -336,7 +341,7 @@ def read_documents(
         The encoder, and the documents.
     """
     scratch, whole = cfg.model == LEXICAL, dict[str, str]()
-    source = cfg.source.of_documents(cfg.documents, cfg.judged)
+    source = source_options(cfg, cfg.documents)
     if scratch:
         stages.begin("read the documents")
         whole = data.load_library(cfg.documents, source).texts
@@ -414,10 +419,11 @@ def take_queries(
     )
     judged = None
     if cfg.judged is not None:
-        judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
+        source = source_options(cfg, cfg.judged)
+        judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], source)
         judged = evaluation.RetrievalEvaluator(
             judged_data.split_queries(cfg.split),
-            read_library(cfg.judged, cfg.source, model, keep_all=True).passages,
+            read_library(cfg.judged, source, model, keep_all=True).passages,
             judged_data.split(cfg.split),
             show_progress_bar=True,
         )
@@ -520,7 +526,7 @@ def claim(cfg: Config, texts: Mapping[str, str]) -> None:
     if cfg.queries is not None:
         parts["queries"] = adapt.read_queries(cfg.queries, cfg.source)
     if cfg.judged is not None:
-        judged = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
+        judged = data.load_retrieval_data(cfg.judged, [cfg.split], source_options(cfg, cfg.judged))
         if len(judged.split(cfg.split)) < 2:
             raise DataError(
                 f"--judged decides by a paired test, which needs at least two judged queries; the split "

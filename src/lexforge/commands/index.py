@@ -96,6 +96,8 @@ def main(cfg: Config) -> None:
 def index_vectors(cfg: Config, vectors: Path, options: dict[str, Any]) -> retrieval.Index:
     """Make an index of vectors that `lexforge encode` wrote."""
     refuse_unread(cfg, ["model", "max_seq_length", "batch_size"], "--vectors name the model that made them")
+    if cfg.documents is None:
+        refuse_unread(cfg, ["source"], "--vectors alone read no documents")
     encoded = corpus.EncodedCorpus(vectors)
     passages = None
     if cfg.documents is not None:

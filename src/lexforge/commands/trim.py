@@ -40,7 +40,7 @@ import tyro
 from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
 from lexforge.commands.index import check_apart, read_library, tell_unknown_tokens
 from lexforge.common.command_line import printable, refuse_unread
-from lexforge.data.formats import detect
+from lexforge.data.formats import detect, options_of
 from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.sparsity.constants import SAMPLE
 from lexforge.storage.files import check_new, new_directory, write_file
@@ -100,7 +100,9 @@ def main(cfg: Config) -> None:
             f"only a SPLADE encoder can be trimmed; {cfg.model} is neither a saved SparseEncoder nor a "
             "masked language model with its head"
         )
-    loaded = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
+    loaded = None
+    if cfg.data is not None:
+        loaded = data.load_retrieval_data(cfg.data, [cfg.split], source_options(cfg, cfg.data))
 
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
     sample, total = drawn_documents(cfg, model)
@@ -143,6 +145,11 @@ def main(cfg: Config) -> None:
     print(f"{cfg.output} holds the trimmed model")
 
 
+def source_options(cfg: Config, source: str) -> SourceOptions:
+    """Return the options by which the documents or the judged data are read."""
+    return options_of(source, cfg.source, cfg.documents, cfg.data)
+
+
 def change_whole(cfg: Config, model: SparseEncoder, documents: list[str]) -> float:
     """Shift the bias by the idf of the documents and set the limit of terms, each where it is asked for.
 
@@ -164,7 +171,10 @@ def judged_queries(
     cfg: Config, model: SparseEncoder, loaded: data.RetrievalData
 ) -> evaluation.RetrievalEvaluator:
     """Return the judged queries, with the documents or their passages."""
-    divided = read_library(str(cfg.data), cfg.source, model, keep_all=True) if cfg.passages else None
+    divided = None
+    if cfg.passages:
+        name = str(cfg.data)
+        divided = read_library(name, source_options(cfg, name), model, keep_all=True)
     return evaluation.RetrievalEvaluator(
         loaded.queries,
         loaded.corpus if divided is None else divided.passages,
@@ -195,7 +205,7 @@ def drawn_documents(cfg: Config, model: SparseEncoder) -> tuple[list[str], int]:
     import numpy as np  # here, because --help need not wait for it
 
     documents: Mapping[str, str]
-    source = cfg.source.of_documents(cfg.documents, cfg.data)
+    source = source_options(cfg, cfg.documents)
     if cfg.passages:
         documents = read_library(cfg.documents, source, model).texts
     else:

@@ -256,8 +256,8 @@ def _refuse_unexpanded_home(words: Sequence[str]) -> None:
         flag, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
         if re.fullmatch(r"--[\w.-]+", flag) and value.startswith("~/"):
             raise ValueError(
-                f"the shell has not replaced the ~ of {flag}{equals or ' '}{value}; write $HOME for it, or the ~ "
-                "behind a space and outside of quotation marks"
+                f"the shell has not replaced the ~ of {flag}{equals or ' '}{value}; write $HOME, or put "
+                "the ~ behind a space and outside of quotation marks"
             )
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
 from lexforge.data.digest import digests
 from lexforge.data.faults import BLANK, Faults
@@ -163,7 +164,7 @@ def load_label_sets(
         DataError: If the data are wrong; the message names file and line.
     """
     options = options or MultiLabelOptions()
-    is_embedded = detect_rows(source) is docstrings
+    is_embedded = detect_rows(source, options) is docstrings
     loaded = load_docstring_topics() if is_embedded else _from_rows(source, options)
     if splits is None:
         return loaded
@@ -192,7 +193,7 @@ def load_texts(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If a column is named for a .txt file.
+        ValueError: If a column or a delimiter is named for a .txt file; or as for `detect_rows`.
         DataError: If the data are wrong, a text of a row is blank, or there is no text; the message names
             file and line.
     """
@@ -204,6 +205,7 @@ def load_texts(
             raise ValueError(
                 f"a .txt file has no columns; received --text-column {text_column} with {source}"
             )
+        refuse_unread(options, ["delimiter"], "a .txt file has one text per line")
         for number, text in read_lines(path, options, faults):
             if text:
                 found.append((None, text))

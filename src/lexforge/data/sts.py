@@ -46,7 +46,7 @@ def load_sts(
             the message names file and line.
     """
     options = options or StsOptions()
-    if detect_rows(source) is docstrings:
+    if detect_rows(source, options) is docstrings:
         found = docstring_pairs(load_docstrings())
     else:
         faults = Faults(source, options.bad_rows)

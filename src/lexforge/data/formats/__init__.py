@@ -6,6 +6,7 @@ A format is a module with the functions of `Format`. To add one, write its modul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from heapq import merge
 from itertools import groupby, starmap
 from pathlib import Path
@@ -72,6 +73,12 @@ class Format(Protocol):
 # folder may hold a README.md.
 FORMATS: tuple[Format, ...] = (docstrings, hub, msmarco, rows, beir, texts)
 OF_ROWS: tuple[Format, ...] = (rows, hub)  # those that labelled texts and scored pairs can have
+COLUMNS = ("query_column", "positive_column", "negative_column", "score_column")
+# The options that say how a file is cut and decoded, each with the files whose readers take it.
+TEXT_FORM = {
+    "delimiter": "rows in .csv and .tsv files",
+    "encoding": "rows in .csv, .tsv and .jsonl files, and documents in .txt, .md, .rst and .html files",
+}
 
 
 def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
@@ -103,7 +110,7 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
 
 
 def checked_format(source: str, options: SourceOptions) -> Format:
-    """Return the format of a source, and refuse names of columns where there are none.
+    """Return the format of a source, and refuse the options that nothing reads in it.
 
     Args:
         source: The name that a command line takes.
@@ -112,13 +119,60 @@ def checked_format(source: str, options: SourceOptions) -> Format:
     Raises:
         FileNotFoundError: If there is no such file or folder.
         DataError: If the source has no known format.
-        ValueError: If a column is named, and the source is none of rows.
+        ValueError: If a column is named, and the source is none of rows; or as `refuse_unread_form`.
     """
     found = detect(source)
+    refuse_unread_form(source, found, options)
     if found not in OF_ROWS:
-        names = ["query_column", "positive_column", "negative_column", "score_column"]
-        refuse_unread(options, names, f"rows of texts have columns, and {source} is {found.NAME}")
+        refuse_unread(options, COLUMNS, f"rows of texts have columns, and {source} is {found.NAME}")
     return found
+
+
+def refuse_unread_form(source: str, found: Format, options: TableOptions) -> None:
+    """Refuse a delimiter or an encoding for a source whose files have a form of their own.
+
+    Args:
+        source: The name that a command line takes.
+        found: Its format.
+        options: How its text is to be read.
+
+    Raises:
+        ValueError: If one is given that nothing reads.
+    """
+    read = _read_form(source, found)
+    for name, files in TEXT_FORM.items():
+        if name not in read:
+            refuse_unread(options, [name], f"it is for {files}, and nothing of {source} is read by it")
+
+
+def options_of(
+    source: str, options: SourceOptions, documents: str, judged: str | None, *, lines: bool = False
+) -> SourceOptions:
+    """Return the options of one of two sources, where the options of a command are those of both.
+
+    A delimiter or an encoding that only the other source reads is left out. What neither reads stays, and
+    is refused where the source is read. The columns that are named are those of judged data, if these are
+    another source than the documents.
+
+    Args:
+        source: One of the two.
+        options: The options of the command.
+        documents: The documents, by the name that a command line takes.
+        judged: The judged data; None if there are none.
+        lines: Whether the command also reads a file with a text per line, which has an encoding.
+    """
+    read = {name: _read_form(name, detect(name)) for name in (documents, judged) if name is not None}
+    elsewhere = set[str]().union({"encoding"} if lines else (), *read.values()) - read[source]
+    columns = (*COLUMNS, "weight_column") if judged is not None and source != judged else ()
+    unread: dict[str, Any] = dict.fromkeys([*elsewhere, *columns])
+    return replace(options, **unread)
+
+
+def _read_form(source: str, found: Format) -> set[str]:
+    """Return the options of `TEXT_FORM` that are read in a source."""
+    if found is texts:
+        return {"encoding"}
+    return rows.read_form(source) if found is rows else set()
 
 
 def _is_empty(source: str) -> bool:
@@ -126,17 +180,21 @@ def _is_empty(source: str) -> bool:
     return Path(source).is_dir() and not any(texts.names_below(Path(source)))
 
 
-def detect_rows(source: str) -> Format:
+def detect_rows(source: str, options: TableOptions) -> Format:
     """Return the format of labelled texts or scored pairs: rows, or the embedded docstrings.
 
     Args:
         source: The name that a command line takes.
+        options: The delimiter and the encoding of text files, where the user names them.
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
         DataError: If the source has another format.
+        ValueError: As `refuse_unread_form`.
     """
-    return detect(source, (*OF_ROWS, docstrings))
+    found = detect(source, (*OF_ROWS, docstrings))
+    refuse_unread_form(source, found, options)
+    return found
 
 
 def read_records(
@@ -159,6 +217,7 @@ def read_records(
         DataError: If the source has another format, or cannot be read.
     """
     found = detect(source, OF_ROWS)
+    refuse_unread_form(source, found, options)
     tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
 
     def records(split: str, table: Table) -> Iterator[tuple[RowPlace, str, dict[str, Any]]]:

@@ -159,6 +159,16 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
     return list(files)
 
 
+def read_form(source: str) -> set[str]:
+    """Return which of the options `delimiter` and `encoding` are read for the files of a source."""
+    path = Path(source)
+    if path.is_dir() and _is_saved(path):
+        return set()
+    files = _files_by_split(path).values() if path.is_dir() else [path]
+    read = {"csv": {"delimiter", "encoding"}, "json": {"encoding"}, "parquet": set[str]()}
+    return set[str]().union(*(read[READERS[ending(file)]] for file in files))
+
+
 def _has_split_below(file: Path) -> bool:
     """Return whether JSON lines may name a split behind the first one, whose row leaves that column out."""
     if READERS[ending(file)] != "json":
