@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ from lexforge.data import DataError
 from lexforge.data.encodings import utf_16_without_mark
 from lexforge.data.lines import (
     MAX_LINE_BYTES,
+    as_number,
     check_grade,
     excerpt,
-    is_finite,
     json_objects,
     numbered_lines,
     parse_grade,
@@ -121,13 +122,13 @@ def test_a_value_in_a_message_is_cut() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        *((value, True) for value in (1, -2.5, 10**300)),
-        *((value, False) for value in (True, "1", None, float("nan"), float("inf"), 10**400)),
+        *((value, True) for value in (1, -2.5, 10**300, "1.5", Decimal("1.5"))),
+        *((value, False) for value in (True, "one", "nan", None, [1], float("nan"), float("inf"), 10**400)),
     ],
 )
 def test_numbers_are_told_from_what_looks_like_them(value: object, expected: bool) -> None:
-    """JSON has true, NaN and integers of any size; a loss has none of them."""
-    assert is_finite(value) is expected
+    """JSON has true, NaN and integers of any size, and a loss none of them; a CSV file spells its numbers."""
+    assert (as_number(value) is not None) is expected
 
 
 @pytest.mark.parametrize("grade", [0, -1, 9999, -9999, 2.0, np.int32(3), np.float64(4)])

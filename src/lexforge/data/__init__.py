@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from lexforge.common.idf import corpus_idf, document_frequency
     from lexforge.common.types import DataError
     from lexforge.data.columns import validate_columns
-    from lexforge.data.digest import digests
     from lexforge.data.formats import detect_rows
     from lexforge.data.formats.beir import load_queries, load_teacher_scores, write_teacher_scores
     from lexforge.data.formats.docstrings import load_docstrings
     from lexforge.data.library import Library, load_library
     from lexforge.data.multilabel import MultiLabelData, load_label_sets, load_texts, multi_hot
     from lexforge.data.retrieval_data import RetrievalData, sample_corpus
-    from lexforge.data.rows import read_training_rows, rows_to_dataset, write_training_rows
+    from lexforge.data.rows import digests, read_training_rows, rows_to_dataset, write_training_rows
     from lexforge.data.source import (
         TrainingData,
         check_source,

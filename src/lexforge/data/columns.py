@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lexforge.common.text_identity import NO_TEXT
 from lexforge.common.types import DataError, TextKind
-from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
+from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -177,7 +177,7 @@ def _check_label(name: str, where: str, value: object, width: int) -> None:
             f"column {name!r}, {where}: expected {width} teacher scores (the positive, then each "
             f"negative); received {excerpt(value)}"
         )
-    if not all(map(is_finite, value)):
+    if any(not isinstance(score, (int, float)) or as_number(score) is None for score in value):
         raise DataError(f"column {name!r}, {where}: expected finite numbers; received {excerpt(value)}")
 
 

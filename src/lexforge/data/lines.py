@@ -232,16 +232,6 @@ def check_new_id(where: object, key: str, known: Container[str]) -> None:
         raise DataError(f"{where}: the id {key!r} occurs a second time")
 
 
-def is_finite(value: object) -> bool:
-    """Return whether a value read from JSON is a number (true and false are not) within a float's range."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond 1e308
-        return False
-
-
 def as_number(cell: object) -> float | None:
     """Return the finite number that a cell holds or spells; None for anything else, such as true."""
     if isinstance(cell, bool) or not isinstance(cell, (int, float, str, Decimal)):

@@ -20,12 +20,12 @@ from typing import Any
 
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
-from lexforge.data.digest import digests
 from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import OF_ROWS, detect, detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
+from lexforge.data.rows import digests
 from lexforge.data.splits import TRAIN, missing_split, trained_texts, unread_splits, wanted_rows
 from lexforge.data.tables import ending, find_column, read_lines
 from lexforge.data.text_tables import usual_column, usual_name

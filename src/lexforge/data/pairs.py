@@ -88,6 +88,14 @@ class Roles:
     weight: str | None = None
 
 
+class _BadTexts(DataError):
+    """A row whose texts cannot be used: they are blank or identical."""
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
 def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> Roles:
     """Recognise the columns of a table.
 
@@ -382,26 +390,17 @@ def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, score
     """
     try:
         made = _rows_of(record, roles, width)
-    except DataError:
+    except DataError as error:
+        fault = error.fault if isinstance(error, _BadTexts) else WRONG
         empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
-        return [[*empty, 1 + _FAULTS.index(_fault_of(record, roles, width)), 0]]
+        return [[*empty, 1 + _FAULTS.index(fault), 0]]
     try:
-        weight, fault = _weight_of(record, roles), 0
+        weight, mark = _weight_of(record, roles), 0
     except DataError:
-        weight, fault = [0.0], _ONLY_WEIGHT
+        weight, mark = [0.0], _ONLY_WEIGHT
     identities = [text_identity("\0".join(row[: 2 + width])) for row in made]
-    marks = [fault, *[0] * (len(made) - 1)]
+    marks = [mark, *[0] * (len(made) - 1)]
     return [[*row, *weight, *both] for row, *both in zip(made, marks, identities, strict=True)]
-
-
-def _fault_of(record: Mapping[str, Any], roles: Roles, width: int) -> str:
-    """Return what is wrong with a record that `_rows_of` refused."""
-    positives, negatives = _positives(record, roles), _negatives(record, roles)[:width]
-    texts = [record[roles.anchor], *positives, *(text for _, text in negatives)]
-    blank = any(text is None or (isinstance(text, str) and not stripped(text)) for text in texts)
-    if blank or not positives or len(negatives) < width:
-        return BLANK
-    return IDENTICAL if any(_same(texts[0], positive) for positive in positives) else WRONG
 
 
 def _positives(record: Mapping[str, Any], roles: Roles) -> list[Any]:
@@ -427,11 +426,6 @@ def _negatives(record: Mapping[str, Any], roles: Roles) -> list[tuple[str, Any]]
     ]
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Return whether two texts are equal up to white space."""
-    return isinstance(one, str) and isinstance(other, str) and one.split() == other.split()
-
-
 def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
     """Return why `_rows_of` or `_weight_of` refuses a record."""
     try:
@@ -447,17 +441,16 @@ def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[A
     anchor, positives = record[roles.anchor], _positives(record, roles)
     own_negatives = _negatives(record, roles)
     negatives = [text for _, text in own_negatives[:width]]
-    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives), *own_negatives[:width]]
-    for name, text in named:
+    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives or [""])]
+    for name, text in (*named, *own_negatives[:width]):
+        if text is None or (isinstance(text, str) and not stripped(text)):
+            raise _BadTexts(BLANK, f"the {name} is {'missing' if text is None else 'blank'}")
         require_texts(None, **{name: text})
-    blank = [roles.positive] if not positives else [name for name, text in named if not stripped(text)]
-    if blank:
-        raise DataError(f"the {blank[0]} is blank")
-    if any(_same(anchor, positive) for positive in positives):
-        same = f"the {roles.anchor} and the {roles.positive} are the same text"
-        raise DataError(f"{same}; received {excerpt(anchor)}")
     if len(negatives) < width:
-        raise DataError(f"the {roles.negatives[0]} is empty, and other rows hold texts there")
+        raise _BadTexts(BLANK, f"the {roles.negatives[0]} is empty, and other rows hold texts there")
+    if any(anchor.split() == positive.split() for positive in positives):
+        same = f"the {roles.anchor} and the {roles.positive} are the same text"
+        raise _BadTexts(IDENTICAL, f"{same}; received {excerpt(anchor)}")
     listed = isinstance(record[roles.negatives[0]], list) if roles.negatives else False
     made = []
     for place, positive in enumerate(positives):

@@ -1,17 +1,18 @@
-"""Training rows under the column contract as a data set, and as a file of JSON lines."""
+"""Training rows under the column contract as a data set, and as a file of JSON lines; digests of data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.text_identity import text_digest
 from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, RELEVANT, validate_columns
 from lexforge.data.lines import json_objects
@@ -119,3 +120,31 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
             row[RELEVANT] = read[anchor]
     validate_columns(rows, lambda row: f"{path}:{row + 1}")
     return rows
+
+
+def digests(parts: Mapping[str, Iterable[Any]]) -> dict[str, dict[str, Any]]:
+    """Count the records of each part of the data and compute their digest.
+
+    Args:
+        parts: Name -> records in their order, in JSON types: a `datasets.Dataset`, rows, or anything else
+            that yields them.
+
+    Returns:
+        Name -> `count`, and `digest` with 40 hexadecimal digits.
+    """
+    found = {}
+    for name, records in parts.items():
+        number = count()
+        # `zip` asks for a text first, so the next number is that of the texts it has yielded.
+        digest = text_digest(text for text, _ in zip(_texts(records), number, strict=False))
+        found[name] = {"count": next(number), "digest": digest}
+    return found
+
+
+def _texts(records: Any) -> Iterator[str]:
+    """Yield each record as JSON; those of a data set, which may lie on the disk, a thousand at a time."""
+    if hasattr(records, "column_names"):
+        batches = records.iter(1000)
+        records = (row for batch in batches for row in zip(*batch.values(), strict=True))
+    for record in records:
+        yield json.dumps(record, ensure_ascii=False)

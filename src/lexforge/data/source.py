@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from lexforge.common.command_line import refuse_unread
 from lexforge.data.columns import ANCHOR
-from lexforge.data.digest import digests
 from lexforge.data.faults import Faults
 from lexforge.data.formats import checked_format, msmarco, texts
 from lexforge.data.pair_data import PairData, TextColumn
 from lexforge.data.retrieval_data import RetrievalData, collect_texts, join_titles, sample_corpus
+from lexforge.data.rows import digests
 from lexforge.data.splits import TEST, TRAIN, missing_shares, trained_texts, unread_splits
 from lexforge.settings import SourceOptions
 

@@ -128,9 +128,12 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
     """Read and check rows, and gather them by split."""
     splits: dict[str, list[ScoredPair]] = {}
     columns: list[str] = []
-    headers = [name for _, usual, given in _roles(options) for name in (*usual, given or "")]
+    roles = _roles(options)
+    headers = [name for _, usual, given in roles for name in (*usual, given or "")]
     for where, split, record in read_records(source, tuple(filter(None, headers)), options, faults):
-        columns = columns or _columns(where, list(record), options)
+        columns = columns or [
+            find_column(where, list(record), *role, f"--{role[0]}-column") for role in roles
+        ]
         first, second, score = (record.get(column) for column in columns)
         if any(isinstance(text, str) and not stripped(text) for text in (first, second)):
             faults.bad(BLANK, where, "a sentence is blank")
@@ -151,14 +154,6 @@ def _pair(first: object, second: object, score: object) -> ScoredPair:
     if number is None:
         raise DataError(f"the score must be a finite number; received {excerpt(score)}")
     return {"sentence1": str(first), "sentence2": str(second), "score": number}
-
-
-def _columns(where: object, names: Sequence[str], options: StsOptions) -> list[str]:
-    """Return the columns of both sentences and of the score."""
-    return [
-        find_column(where, names, role, usual, given, f"--{role}-column")
-        for role, usual, given in _roles(options)
-    ]
 
 
 def _roles(options: StsOptions) -> list[tuple[str, tuple[str, ...], str | None]]:

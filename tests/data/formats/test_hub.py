@@ -204,7 +204,7 @@ def test_columns_of_pairs_are_found_or_named(tmp_path: Path) -> None:
     ("record", "message"),
     [
         ({"anchor": "a", "positive": 3}, rf"\[train\]{SECOND}'positive' must be a string; received 3"),
-        ({"anchor": None, "positive": "p"}, rf"\[train\]{SECOND}'anchor' must be a string; received None"),
+        ({"anchor": None, "positive": "p"}, rf"\[train\]{SECOND}the anchor is missing"),
         ({"anchor": " ", "positive": "p"}, rf"\[train\]{SECOND}the anchor is blank"),
     ],
 )

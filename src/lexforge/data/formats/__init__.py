@@ -103,9 +103,9 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     expected = "; ".join(known.NAME for known in FORMATS if known in allowed)
     if found is None and not Path(source).exists():
         raise FileNotFoundError(f"there is no file or folder {source}; expected {expected}")
-    received = (
-        f"is {found.NAME}" if found else "holds no file" if _is_empty(source) else "is in no known format"
-    )
+    received = f"is {found.NAME}" if found else "is in no known format"
+    if found is None and Path(source).is_dir() and not any(texts.names_below(Path(source))):
+        received = "holds no file"
     raise DataError(f"{source} {received}; expected {expected}")
 
 
@@ -173,11 +173,6 @@ def _read_form(source: str, found: Format) -> set[str]:
     if found is texts:
         return {"encoding"}
     return rows.read_form(source) if found is rows else set()
-
-
-def _is_empty(source: str) -> bool:
-    """Return whether a source is a folder without anything in it but folders and hidden files."""
-    return Path(source).is_dir() and not any(texts.names_below(Path(source)))
 
 
 def detect_rows(source: str, options: TableOptions) -> Format:

@@ -15,7 +15,15 @@ from typing import Any
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts, unpacked
+from lexforge.data.lines import (
+    as_number,
+    excerpt,
+    json_objects,
+    numbered_lines,
+    parse_grade,
+    require_texts,
+    unpacked,
+)
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, join_titles
 from lexforge.data.splits import TRAIN, missing_split, no_judgements, split_name
 from lexforge.settings import SourceOptions
@@ -117,13 +125,14 @@ def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict
     scores: dict[str, dict[str, float]] = {}
     for line, query_id, document_id, text in _triples(path):
         where = f"{path}:{line}"
-        if not _is_number(text) or not math.isfinite(float(text)):
+        score = as_number(text)
+        if score is None:
             raise DataError(f"{where}: the score must be a finite number; received {excerpt(text)}")
         if query_id not in data.queries or document_id not in data.corpus:
             raise DataError(f"{where}: {query_id!r} or {document_id!r} is not an id of {data.name}")
         if document_id in scores.setdefault(query_id, {}):
             raise DataError(f"{where}: query {query_id!r} scores {document_id!r} a second time")
-        scores[query_id][document_id] = float(text)
+        scores[query_id][document_id] = score
     if not scores:
         raise DataError(f"{path} holds no score")
     return scores
@@ -219,8 +228,8 @@ def record_parts(where: object, record: Mapping[str, Any]) -> tuple[str, str]:
 def _triples(path: Path, faults: Faults | None = None) -> Iterator[tuple[int, str, str, str]]:
     """Yield (line, query id, document id, third field) for each row of a table.
 
-    A first row whose third field is no number is a header, which must be BEIR's. `faults` count rows of other
-    columns, which are then left out; without them the first is refused.
+    A first row whose third field is no number is a header, which must be BEIR's. `faults` count rows
+    of other columns, which are then left out; without them the first is refused.
     """
     for number, line in numbered_lines(path):
         fields = line.split("\t")
