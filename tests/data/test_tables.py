@@ -181,7 +181,7 @@ def test_a_folder_names_the_file_of_the_row(tmp_path: Path) -> None:
     path = write(tmp_path / "set" / "validation.jsonl", OBJECTS)
     with pytest.raises(DataError) as raised:
         load_training_data(str(tmp_path / "set"), ["dev"])
-    assert str(raised.value).startswith(f"{path}:3: 'positive' must be a string")
+    assert str(raised.value).startswith(f"{path}:3: the positive is missing")
 
 
 def test_a_parquet_file_without_rows_or_of_another_kind_is_named(tmp_path: Path) -> None:
