@@ -17,7 +17,6 @@ blocks: a token that wins thousands of terms would gather the rounding of thousa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -81,9 +80,26 @@ class _TiledHead(torch.autograd.Function):
         product_dtype: torch.dtype,
         training: bool,
     ) -> Tensor:
-        out, winner, divisor = tiled_forward(
-            hidden, weight, bias, attention_mask, double_log1p, product_dtype, training
-        )
+        groups = token_groups(attention_mask.bool())
+        flat = hidden.reshape(-1, hidden.shape[2])
+        states = flat.to(product_dtype)  # [B * L, D]; the weight is cast tile by tile
+        rows, terms = attention_mask.shape[0], len(weight)
+        dtype = torch.float64 if product_dtype == torch.float64 else torch.float32
+        maximum = torch.full((rows, terms), -torch.inf, dtype=dtype, device=weight.device)
+        # Places of the winning tokens, -1 where a pair is inactive.
+        winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
+        maxima = Maxima(maximum, winner)
+        screens = chosen_screens(states, weight, groups)
+        left = vocabulary_parts(terms, len(groups), first=FIRST_TERMS if screens else TILE_TERMS)
+        for screen in screens:  # each leaves what it is no good for to the next
+            left = screened_maximum(maxima, states, groups, weight, bias, screen, left)
+        plain_maximum(maxima, states, groups, weight, bias, left)
+        out = maximum.relu_()
+        divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor
+        out = out.log1p_()
+        if double_log1p:
+            divisor = divisor.mul_(1 + out) if divisor is not None else None
+            out = out.log1p_()
         if training:
             # The inputs themselves are kept, by reference, and not their casts.
             ctx.save_for_backward(hidden, weight, winner, divisor)
@@ -93,102 +109,24 @@ class _TiledHead(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:3]
         hidden, weight, winner, divisor = ctx.saved_tensors
-        gradients = tiled_backward(
-            grad_out, hidden, weight, winner, divisor, ctx.product_dtype, ctx.bias_dtype, wanted
-        )
-        return *gradients, None, None, None, None
-
-
-def tiled_forward(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    attention_mask: Tensor,
-    double_log1p: bool,
-    product_dtype: torch.dtype,
-    training: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The activations without autograd, and what `tiled_backward` needs; arguments as in `splade_head_tiled`.
-
-    Args:
-        hidden: `[B, L, D]` float.
-        weight: `[V, D]` float.
-        bias: `[V]` float, or None.
-        attention_mask: `[B, L]`.
-        double_log1p: Apply log1p twice.
-        product_dtype: The dtype of the products.
-        training: Whether `tiled_backward` will be called.
-
-    Returns:
-        The activations `[B, V]`, and for training the winning places int32 `[B, V]` (-1: inactive) and the
-        inverse slopes of the activation `[B, V]`, None otherwise.
-    """
-    groups = token_groups(attention_mask.bool())
-    flat = hidden.reshape(-1, hidden.shape[2])
-    states = flat.to(product_dtype)  # [B * L, D]; the weight is cast tile by tile
-    rows, terms = attention_mask.shape[0], len(weight)
-    dtype = torch.float64 if product_dtype == torch.float64 else torch.float32
-    maximum = torch.full((rows, terms), -torch.inf, dtype=dtype, device=weight.device)
-    winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
-    maxima = Maxima(maximum, winner)
-    screens = chosen_screens(states, weight, groups)
-    left = vocabulary_parts(terms, len(groups), first=FIRST_TERMS if screens else TILE_TERMS)
-    for screen in screens:  # each leaves what it is no good for to the next
-        left = screened_maximum(maxima, states, groups, weight, bias, screen, left)
-    plain_maximum(maxima, states, groups, weight, bias, left)
-    out = maximum.relu_()
-    divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor
-    out = out.log1p_()
-    if double_log1p:
-        divisor = divisor.mul_(1 + out) if divisor is not None else None
-        out = out.log1p_()
-    return out, winner, divisor
-
-
-def tiled_backward(
-    grad_out: Tensor,
-    hidden: Tensor,
-    weight: Tensor,
-    winner: Tensor,
-    divisor: Tensor,
-    product_dtype: torch.dtype,
-    bias_dtype: torch.dtype | None,
-    wanted: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of hidden, weight and bias; None for what is not wanted.
-
-    Args:
-        grad_out: `[B, V]`, the gradient of the activations.
-        hidden: As in `tiled_forward`.
-        weight: As in `tiled_forward`.
-        winner: What `tiled_forward` returned.
-        divisor: What `tiled_forward` returned.
-        product_dtype: As in `tiled_forward`.
-        bias_dtype: The dtype of the bias; None without one.
-        wanted: Which of the three gradients are wanted.
-
-    Returns:
-        `[B, L, D]`, `[V, D]` and `[V]` in the dtypes of the inputs.
-    """
-    flat = hidden.reshape(-1, hidden.shape[2])  # [B * L, D]
-    active = winner >= 0  # [B, V]
-    grad_logits = (grad_out / divisor).masked_fill_(~active, 0.0)  # [B, V], of the largest logits
-    terms, rows = active.t().nonzero(as_tuple=True)  # [P] each, by ascending term
-    places, grad = winner[rows, terms], grad_logits[rows, terms]
-    grad_hidden = grad_weight = grad_bias = None
-    if wanted[0]:
-        by_place, order = places.sort(stable=True)
-        factor = weight.to(product_dtype)  # [V, D], as the products rounded it
-        grad_flat = sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
-        grad_hidden = grad_flat.view(hidden.shape)
-    if wanted[1]:
-        factor = flat.to(product_dtype)  # [B * L, D], as the products rounded it
-        grad_weight = sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
-    if wanted[2]:
-        grad_bias = grad_logits.sum(0).to(bias_dtype)
-    return grad_hidden, grad_weight, grad_bias
+        flat = hidden.reshape(-1, hidden.shape[2])  # [B * L, D]
+        active = winner >= 0  # [B, V]
+        grad_logits = (grad_out / divisor).masked_fill_(~active, 0.0)  # [B, V], of the largest logits
+        terms, rows = active.t().nonzero(as_tuple=True)  # [P] each, by ascending term
+        places, grad = winner[rows, terms], grad_logits[rows, terms]
+        grad_hidden = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            by_place, order = places.sort(stable=True)
+            factor = weight.to(ctx.product_dtype)  # [V, D], as the products rounded it
+            grad_flat = sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
+            grad_hidden = grad_flat.view(hidden.shape)
+        if ctx.needs_input_grad[1]:
+            factor = flat.to(ctx.product_dtype)  # [B * L, D], as the products rounded it
+            grad_weight = sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
+        if ctx.needs_input_grad[2]:
+            grad_bias = grad_logits.sum(0).to(ctx.bias_dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 def token_groups(mask: Tensor) -> Groups:
