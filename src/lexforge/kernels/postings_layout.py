@@ -187,14 +187,8 @@ def join_postings(parts: list[Postings]) -> Postings:
     parts = [part for part in parts if part.num_documents] or parts[:1]
     if len(parts) == 1:
         return parts[0]
-
-    def chained(name: str) -> NDArray:
-        """Return the arrays of all parts one after the other."""
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return of_arrays(
-        parts[0].block_size, **_joined_starts(parts), **{name: chained(name) for name in CHAINED}
-    )
+    chained = {name: np.concatenate([getattr(part, name) for part in parts]) for name in CHAINED}
+    return of_arrays(parts[0].block_size, **_joined_starts(parts), **chained)
 
 
 CHAINED = ("terms", "weights", "scales", "dense", "list_blocks", "list_levels")

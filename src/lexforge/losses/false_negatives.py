@@ -35,19 +35,18 @@ class BatchTexts:
     first: int
 
     @classmethod
-    def of(cls, features: list[Features], gather: bool) -> BatchTexts | None:
+    def of(cls, features: list[Features] | None, gather: bool) -> BatchTexts | None:
         """Read the identities of the columns (anchor, positive, negative_1, ...).
 
         Args:
-            features: One dict per column, as the collator makes them.
+            features: One dict per column, as the collator makes them; None where only embeddings are at hand.
             gather: Whether the candidates are those of all ranks.
 
         Returns:
-            The texts of the batch; None where a column holds neither an identity nor one row of tokens per
-            text, as in a batch of images.
+            The texts of the batch; None without features, or where a column holds neither an identity nor one
+            row of tokens per text, as in a batch of images.
         """
-        own = batch_identities(features)  # [B, C]
-        if own is None:
+        if features is None or (own := batch_identities(features)) is None:  # [B, C]
             return None
         everywhere = rows_of_all_ranks(own) if gather else own  # [P, C]
         return cls(

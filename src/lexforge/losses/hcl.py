@@ -233,7 +233,7 @@ class HCLLoss(EmbeddingLoss):
         views = [unit_rows(rows) for rows in embeddings]
         gathered = [self._compared(rows) for rows in views]
         own = self._own_places(views[0])
-        texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
+        texts = BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.same_meaning()  # [B, P], by texts
         self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
         return _contrast(

@@ -159,7 +159,7 @@ class InfoNCELoss(EmbeddingLoss):
                 f"{len(embeddings)} text column"
             )
         anchor, positive, *_ = embeddings
-        texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
+        texts = BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.left_out()  # [B, N]
         self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
         loss = self._ranking(anchor, embeddings[1:], left_out)

@@ -157,7 +157,7 @@ class NeuralSparseLoss(EmbeddingLoss):
 
         # Candidates that are known to answer an anchor, and repeated ones, are left out of what follows. What
         # repeats depends on the candidates: all those of the batch, or each row's own documents.
-        texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
+        texts = BatchTexts.of(features, self.gather_across_devices)
         left_out = self.no_negatives = None if texts is None else texts.left_out()  # [B, N] bool
         within_rows = None if texts is None else texts.left_out_within_rows(own)  # [B, 1 + n] bool
 

@@ -34,7 +34,14 @@ def distinct_tokens(
             vocabulary. Unmasked ids on an accelerator are checked there, by what reads a vector at them: a
             check here would make the host wait for the device.
     """
-    kept = _unmasked(input_ids, attention_mask, vocabulary_size)
+    if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
+        raise ValueError(
+            "input_ids and attention_mask must both be [B, L]; "
+            f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
+        )
+    kept = attention_mask.bool()
+    if input_ids.device.type == "cpu":
+        _check_on_cpu(input_ids.numpy()[kept.numpy()], vocabulary_size, "token ids")
     _check_on_cpu(excluded_ids, vocabulary_size, "excluded_ids")
     # Padding goes to the end, and an id from V on beyond it, where no vector can be read.
     ids = input_ids.long() + (input_ids >= vocabulary_size)
@@ -45,19 +52,6 @@ def distinct_tokens(
     if len(excluded_ids):
         counted &= ~torch.isin(ids, torch.as_tensor(excluded_ids, device=ids.device))
     return ids, counted
-
-
-def _unmasked(input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int) -> Tensor:
-    """Return the mask `[B, L]` as bool after a check of the shapes, and of the ids on a CPU."""
-    if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
-        raise ValueError(
-            "input_ids and attention_mask must both be [B, L]; "
-            f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
-        )
-    kept = attention_mask.bool()
-    if input_ids.device.type == "cpu":
-        _check_on_cpu(input_ids.numpy()[kept.numpy()], vocabulary_size, "token ids")
-    return kept
 
 
 def _check_on_cpu(ids: Sequence[int] | NDArray | Tensor, vocabulary_size: int, name: str) -> None:

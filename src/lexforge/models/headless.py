@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM
 
 from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.models.prompts import own_prompts
@@ -129,15 +129,6 @@ def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Modul
             f"states of width {width}"
         )
     return [transformer, _decoder(embeddings), SpladePooling("max")]
-
-
-def describe(config: PreTrainedConfig) -> str:
-    """Say in one line which model this is and which ones become SPLADE encoders."""
-    return (
-        f"a model of type {config.model_type!r} ({type(config).__name__}), which does not become a SPLADE "
-        f"encoder; pass a masked language model, a decoder LM ({', '.join(DECODER_FAMILIES)}), or an encoder "
-        "such as a BertModel"
-    )
 
 
 def _output_embedding(name: str) -> Tensor:

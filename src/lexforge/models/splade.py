@@ -22,7 +22,6 @@ from lexforge.models.headless import (
     build_bare_encoder,
     build_decoder_lm,
     build_from_dense,
-    describe,
 )
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 from lexforge.models.structure import limit_to_positions, set_max_seq_length, splade_transformers
@@ -123,7 +122,12 @@ def _modules_of_checkpoint(name: str) -> list[nn.Module]:
     if config.model_type in DECODER_FAMILIES:
         return build_decoder_lm(name)
     if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise ValueError(f"{name} is {describe(config)}")
+        families = ", ".join(DECODER_FAMILIES)
+        raise ValueError(
+            f"{name} is a model of type {config.model_type!r} ({type(config).__name__}), which does not "
+            f"become a SPLADE encoder; pass a masked language model, a decoder LM ({families}), or an "
+            "encoder such as a BertModel"
+        )
     # Without the weights, which are loaded below.
     model, loading = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True, device_map="meta")
     missing = sorted(loading["missing_keys"])

@@ -64,13 +64,9 @@ def splade_transformers(model: SparseEncoder) -> list[Transformer]:
     """
     found = []
     for modules in module_sequences(model):
-        for place, module in enumerate(modules):
-            # The decoder of a transformer without a head is a module of its own, see `token_decoder`.
-            following = modules[place + 1 :]
-            if following and isinstance(following[0], Dense):
-                following = following[1:]
-            heads = SpladePooling | TokenWeights
-            if isinstance(module, Transformer) and following and isinstance(following[0], heads):
+        # The decoder of a transformer without a head is a module of its own, see `token_decoder`.
+        for module, head in pairwise(each for each in modules if not isinstance(each, Dense)):
+            if isinstance(module, Transformer) and isinstance(head, SpladePooling | TokenWeights):
                 found.append(module)
     if not found:
         raise ValueError(
