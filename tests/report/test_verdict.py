@@ -53,6 +53,7 @@ def test_a_resumed_run_is_as_new_as_its_last_beginning(run: Path) -> None:
     with (run / "log.jsonl").open("a") as log:
         log.write(json.dumps(begin) + "\n")
     assert datetime.fromtimestamp(begin["time"]).strftime("%Y-%m-%d") in run_verdict(run)
+    assert ", resumed once</dd>" in write_page(run).read_text(encoding="utf-8")
 
 
 def test_a_measure_that_is_no_number_is_not_compared(run: Path) -> None:

@@ -90,7 +90,6 @@ def _render(runs: Sequence[RunFiles]) -> str:
         title=" and ".join(run.name for run in runs),
         written=datetime.now().strftime("%Y-%m-%d %H:%M"),
         runs=runs,
-        systems=SYSTEM_NAMES,
         speeds=SPEEDS,
         shown_terms=SHOWN_TERMS,
         facts=[_facts(run) for run in runs],
@@ -220,7 +219,9 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
         facts.append(("Searched", f"the judged documents and a sample, {sample:,} in all"))
     if run.begins:
         began = datetime.fromtimestamp(run.begins[0]["time"]).strftime("%Y-%m-%d %H:%M")
-        facts.append(("Began", began + (f", resumed {len(run.begins) - 1} times" if run.begins[1:] else "")))
+        resumed = len(run.begins) - 1
+        times = "once" if resumed == 1 else f"{resumed} times"
+        facts.append(("Began", f"{began}, resumed {times}" if resumed else began))
         most, last = run.begins[-1]["max_steps"], max([line["step"] for line in run.log], default=0)
         facts.append(("Steps", f"{most:,}" if last == most else f"{last:,} of {most:,}"))  # early stopping
     if run.best_checkpoint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -22,19 +21,6 @@ from lexforge.report.record import ADAPTATION_FILE, TRAINED
 from lexforge.report.run_files import RunFiles, headline_of, other_measurement, read_run_files
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
-
-
-@dataclass(frozen=True)
-class MeasureTable:
-    """The measures of all systems.
-
-    Args:
-        columns: Heads of the columns behind the one of the systems.
-        rows: Name of a system and its cells.
-    """
-
-    columns: list[str]
-    rows: list[tuple[str, list[str]]]
 
 
 def run_verdict(folder: str | Path) -> str:
@@ -137,8 +123,12 @@ def compare_systems(first: RunScores, second: RunScores) -> dict[str, Comparison
     )
 
 
-def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
-    """Show every measure of every system, with the confidence interval of the headline measure."""
+def measure_table(runs: Sequence[RunFiles]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Show every measure of every system, with the confidence interval of the headline measure.
+
+    Returns:
+        The heads of the columns behind the one of the systems; and name and cells of each system.
+    """
     keys = list(dict.fromkeys(key for run in runs for values in run.metrics.values() for key in values))
     headline = headline_of(runs)
     keys.sort(key=lambda key: (key != headline, key in MEASURE_NAMES))
@@ -155,7 +145,7 @@ def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
     columns = [MEASURE_NAMES.get(key, key) for key in keys]
     if headline in keys and any(run.scores for run in runs):
         columns[keys.index(headline)] += " [95 %]"
-    return MeasureTable(columns, rows)
+    return columns, rows
 
 
 def interval(run: RunFiles, system: str, measure: str) -> tuple[float, float] | None:

@@ -13,12 +13,12 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.common.types import TextKind
 from lexforge.data import RetrievalData
-from lexforge.export.experimental import experimental
 from lexforge.export.models import elasticsearch, fastembed, onnx, opensearch
 from lexforge.export.models.check import Agreement, Written, compare, refuse_difference
 from lexforge.export.models.files import OPSET, quantize_int8
 from lexforge.export.models.measure import measure_export
 from lexforge.export.models.sides import EncodedSide, EncoderSide, read_sides
+from lexforge.export.vectors.base import experimental
 from lexforge.models import build_splade, check_model, checked_name, model_type
 from lexforge.settings import ModelTargetName, Quantization
 from lexforge.storage.files import check_new, new_directory

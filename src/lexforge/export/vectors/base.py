@@ -180,6 +180,14 @@ class VectorTarget(ABC):
         return " ".join(name for column, weight in pairs for name in [self.terms[column]] * int(weight))
 
 
+def experimental(engine: str) -> str:
+    """Return the sentence of a target whose files no running engine has read."""
+    return (
+        f"Experimental: these files were compared with the documentation of {engine}, and were never loaded "
+        "into a running one."
+    )
+
+
 def numbered_weights(row: Row) -> str:
     """Return the columns and weights of a text as `{column:weight,...}`, columns in quotation marks."""
     pairs = zip(row.columns, row.weights, strict=True)

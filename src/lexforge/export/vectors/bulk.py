@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.export.experimental import experimental
 from lexforge.export.vectors.base import (
     FIELD,
     MEGABYTE,
@@ -20,6 +19,7 @@ from lexforge.export.vectors.base import (
     Survey,
     VectorTarget,
     cut_bits,
+    experimental,
     numbered_weights,
     pretty,
     quoted,

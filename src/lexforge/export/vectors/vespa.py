@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.export.experimental import experimental
 from lexforge.export.vectors.base import (
     FIELD,
     MEGABYTE,
@@ -17,6 +16,7 @@ from lexforge.export.vectors.base import (
     Survey,
     VectorTarget,
     cut_bits,
+    experimental,
     pretty,
     quoted,
 )
