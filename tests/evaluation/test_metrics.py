@@ -137,7 +137,8 @@ def test_unknown_measures_are_refused(metric: str, message: str) -> None:
     [
         ({}, {}, ["AP"], "must judge at least one query"),
         ({}, QRELS, [], "at least one measure; received none"),
-        ({"q1": {"a": math.nan}}, QRELS, ["AP"], "document 'a' of query 'q1' as NaN"),
+        ({"q1": {"a": math.nan}}, QRELS, ["AP"], "document 'a' of query 'q1' by a number; received nan"),
+        ({"q1": {"a": "0.5"}}, QRELS, ["AP"], "document 'a' of query 'q1' by a number; received '0.5'"),
     ],
 )
 def test_empty_and_nan_input(run, qrels, metrics, message: str) -> None:

@@ -65,8 +65,8 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
 
     Raises:
         ValueError: If the run, the judgements or those of a query are no dictionaries, no query is judged, a
-            grade is not an integer from -9999 to 9999, a measure is unknown, a score is NaN, or a run with
-            queries ranks none that is judged.
+            grade is not an integer from -9999 to 9999, a measure is unknown, a score is a text or NaN, or a
+            run with queries ranks none that is judged.
         TypeError: If the measures are no list.
     """
     return score_run(run, qrels, metrics).mean
@@ -346,12 +346,14 @@ def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
     """Return the documents in the same order with distinct scores, because tools break ties differently.
 
     Raises:
-        ValueError: If the documents are no dictionary, an id is no text, or a score is NaN.
+        ValueError: If the documents are no dictionary, an id is no text, or a score is a text or NaN.
     """
     _check_dictionary(f"the run of query {query!r}", "document -> score", documents)
     _check_ids("documents", documents)
     for document, score in documents.items():
-        if math.isnan(score):
-            raise ValueError(f"the run scores document {document!r} of query {query!r} as NaN")
+        if isinstance(score, str) or math.isnan(score):  # a file read by hand gives texts
+            raise ValueError(
+                f"the run must score document {document!r} of query {query!r} by a number; received {score!r}"
+            )
     order = sorted(documents, key=lambda document: -documents[document])
     return {document: float(len(order) - rank) for rank, document in enumerate(order)}
