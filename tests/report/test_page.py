@@ -254,6 +254,26 @@ def test_each_line_of_two_runs_names_its_run(run: Path, new_run: NewRun, tmp_pat
     assert flops == [COLOURS[1], COLOURS[1]]
 
 
+def test_bars_of_another_width_are_comparable(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """Two equal distributions look equal, though one run has put them into bars of twice the width."""
+    other = new_run(tmp_path / "second")
+    for folder, histogram in (
+        (run, {"edges": [0, 5, 10], "counts": [10, 20]}),
+        (other, {"edges": [0, 10], "counts": [30]}),
+    ):
+        terms = json.loads((folder / "terms.json").read_text())
+        terms["documents"]["histogram"] = histogram
+        (folder / "terms.json").write_text(json.dumps(terms))
+    page = write_page(run, other)
+    bars = [
+        dict(renderer["attributes"]["data_source"]["attributes"]["data"]["entries"])["top"]
+        for renderer in charts_of(page)["histogram-documents"]["renderers"]
+    ]
+    assert bars == [[2, 4], [3]]
+    assert "divided by its width" in Reader(page).text
+    assert "divided by its width" not in Reader(write_page(run)).text
+
+
 def test_two_runs_on_other_documents_are_not_compared(run: Path, new_run: NewRun, tmp_path: Path) -> None:
     """A run over a sample of the documents finds more, and one with other judgements has other values."""
     other = new_run(tmp_path / "second", lift=0.2)

@@ -146,17 +146,28 @@ def histogram_chart(
         The chart.
     """
     plot = empty_figure(HEIGHT)
-    texts, rows, legend = [], [], []
+    texts, rows, legend, note = [], [], [], ""
+    if len(histograms) > 1:
+        note = (
+            f"The height of a bar is its number of {what} divided by its width, because the bars of two runs "
+            "may differ in width."
+        )
     for place, (name, statistics) in enumerate(histograms):
         edges, counts = statistics["histogram"]["edges"], statistics["histogram"]["counts"]
         colour = COLOURS[place]
         source = ColumnDataSource(
-            {"left": edges[:-1], "right": edges[1:], "last": [e - 1 for e in edges[1:]], "count": counts}
+            {
+                "left": edges[:-1],
+                "right": edges[1:],
+                "last": [e - 1 for e in edges[1:]],
+                "count": counts,
+                "top": (counts / np.diff(edges)).tolist() if note else counts,
+            }
         )
         bars = plot.quad(
             left="left",
             right="right",
-            top="count",
+            top="top",
             bottom=0,
             source=source,
             fill_color=colour,
@@ -181,4 +192,5 @@ def histogram_chart(
     )
     plot.xaxis.axis_label = "active terms"
     plot.yaxis.axis_label = what
-    return Chart(id, title, " ".join(texts), json_item(plot), ["", "active terms", what], rows, legend)
+    columns = ["", "active terms", what]
+    return Chart(id, title, " ".join(texts), json_item(plot), columns, rows, legend, note)
