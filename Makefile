@@ -101,9 +101,10 @@ test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) -W "ignore:unclosed file <_io.BufferedReader:ResourceWarning" \
 		tests/data/test_tables.py tests/data/test_multilabel.py tests/data/test_sts.py tests/losses/test_base.py \
 		tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py tests/models tests/training \
-		tests/runs/test_state.py tests/runs/test_resumable.py tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed/test_training_ranks.py \
-		tests/distributed/test_resumed_ranks.py tests/distributed/test_unused_parameters_ranks.py \
-		$(EXPORTS) tests/retrieval/servers/test_milvus.py
+		tests/runs/test_state.py tests/runs/test_resumable.py tests/runs/test_private_trainer.py \
+		tests/runs/test_finite.py tests/distributed/test_training_ranks.py tests/distributed/test_resumed_ranks.py \
+		tests/distributed/test_unused_parameters_ranks.py $(EXPORTS) \
+		tests/retrieval/servers/test_milvus.py
 
 # Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
 test-engines: $(ENGINES)/.installed
