@@ -107,7 +107,16 @@ def _common_type(known: pa.DataType | None, values: list[Any]) -> pa.DataType | 
 
 def _column(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     if isinstance(arrow_type, pa.BaseExtensionType):  # that of `datasets.Json`
-        # Its reader takes no integer beyond 64 bits.
-        cells = (str(cell) if isinstance(cell, int) and cell.bit_length() > 63 else cell for cell in values)
-        values = [None if cell is None else json.dumps(cell) for cell in cells]
+        values = [None if cell is None else json.dumps(_within_64_bits(cell)) for cell in values]
     return pa.array(values, arrow_type)
+
+
+def _within_64_bits(cell: Any) -> Any:
+    """Return a cell with texts for the integers that the reader of `datasets.Json` does not take."""
+    if isinstance(cell, int) and cell.bit_length() > 63:
+        return str(cell)
+    if isinstance(cell, list):
+        return [_within_64_bits(each) for each in cell]
+    if isinstance(cell, dict):
+        return {name: _within_64_bits(each) for name, each in cell.items()}
+    return cell

@@ -215,8 +215,9 @@ def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **opt
     except StopIteration as error:  # what the JSON reader raises for an empty file
         raise DataError(f"the data set {path!r} holds no row: it is empty") from error
     # EOFError: a .gz file that was cut; RuntimeError: a data set that its own script would load; TypeError: a
-    # line of JSON that is no object, behind lines with values of several types.
-    except (OSError, EOFError, TypeError, ValueError, RuntimeError, DatasetsError) as error:
+    # line of JSON that is no object, behind lines with values of several types; OverflowError: an integer
+    # beyond 64 bits in a list.
+    except (OSError, EOFError, TypeError, OverflowError, ValueError, RuntimeError, DatasetsError) as error:
         reason = str(error) if error.__cause__ is None else f"{error}: {error.__cause__}"
         raise DataError(f"the data set {path!r} cannot be loaded: {' '.join(reason.split())}") from error
 
