@@ -67,6 +67,19 @@ def test_texts_of_the_test_that_are_trained_on_are_told(tmp_path: Path) -> None:
     )
 
 
+def test_pairs_of_the_test_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    """And with scored pairs, in which one sentence may stand in both."""
+    parts = [("train", "b"), ("test", "b"), ("test", "c"), ("dev", "b")]
+    rows = [{"sentence1": "a", "sentence2": other, "score": 1, "split": split} for split, other in parts]
+    told: list[str] = []
+    source = write_rows(tmp_path, *rows)
+    load_sts(source, ["train", "test"], notes=told)
+    assert told[-1] == (
+        f"{source}: pairs of the split 'test' that train holds too, which flatters its measures: "
+        "1, namely 'a | b'"
+    )
+
+
 def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
     """Rows of texts, scored pairs and labelled texts are split as judged queries are, by one rule."""
     wanted = ["train", "dev", "test"]

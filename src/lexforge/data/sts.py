@@ -11,7 +11,7 @@ from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.data.splits import unread_splits, wanted_rows
+from lexforge.data.splits import TRAIN, trained_texts, unread_splits, wanted_rows
 from lexforge.data.tables import find_column
 from lexforge.settings import StsOptions
 
@@ -54,6 +54,13 @@ def load_sts(
         sizes = {split: len(rows) for split, rows in found.items()}
         for line in [] if splits is None else unread_splits(sizes, splits):
             faults.note(f"{source}: {line}")
+        texts = {
+            split: [f"{row['sentence1']} | {row['sentence2']}" for row in rows]
+            for split, rows in found.items()
+            if splits is None or split in (TRAIN, *splits)
+        }
+        for line in trained_texts(source, texts.get(TRAIN, ()), texts, "pairs"):
+            faults.note(line)
         if notes is None:
             faults.log()
         else:
