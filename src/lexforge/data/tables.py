@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 # An escape of JSON: a surrogate pair, half of one (the group), or any other.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 _LONE_RETURN = re.compile(rb"\r(?![\r\n])")
+_BLOCK = 2**20  # bytes that are searched at a time
 
 
 @dataclass(frozen=True)
@@ -308,8 +309,13 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
 
 def _first_line(path: Path, pattern: re.Pattern[bytes]) -> int | None:
     """Return the number of the first line with a match, from 1; None if there is none."""
+    number = 1
     with whole_data(path), open_bytes(path) as stream:
-        return next((number for number, line in enumerate(stream, 1) if pattern.search(line)), None)
+        while lines := stream.read(_BLOCK) + stream.readline():
+            if match := pattern.search(lines):
+                return number + lines.count(b"\n", 0, match.start())
+            number += lines.count(b"\n")
+    return None
 
 
 def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tuple[int, str]]:

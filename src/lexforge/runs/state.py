@@ -73,10 +73,9 @@ class RunStateCallback(TrainerCallback):
 
     Raises:
         TypeError: If the loss is a class or a function instead of a module.
-        ValueError: If the name of a data set cannot be that of a module.
         FileNotFoundError: If a resumed run needs a state and finds no `run_state.safetensors`.
-        ValueError: If a resumed run finds a file that is damaged, of another step, of another loss, or that
-            lacks a part.
+        ValueError: If the name of a data set cannot be that of a module; or if a resumed run finds a file
+            that is damaged, of another step, of another loss, or that lacks a part.
     """
 
     def __init__(self, loss: nn.Module | Mapping[str, nn.Module]) -> None:
