@@ -338,10 +338,9 @@ def prepare_head(
         if cfg.inference_free or sparsity.looks_up_queries(model):
             wanted.pop("query_terms", None)
         cfg = replace(cfg, **wanted)
-    process.print(
-        f"wanted terms: {cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} "
-        "per query"
-    )
+    for text, number in {"document": cfg.document_terms, "query": cfg.query_terms}.items():
+        if number is not None:
+            process.print(f"wanted terms per {text}: {number}")
     return cfg
 
 

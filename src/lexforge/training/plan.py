@@ -154,11 +154,11 @@ class Plan:
         trainer.add_callback(clock)
         with suppress(_Measured):
             trainer.train()
-        peak = peak_memory(device)
         stages = self.stages.end()
         if not self._process.is_main_process:
             return ""
         per_second, _ = corpus.encoding_speed(trainer.model.eval(), documents)
+        peak = peak_memory(device)
 
         # Before training: what was done here, and what a teacher takes for the other rows.
         teacher = stages.get("prepare the teacher", 0.0) * (self.rows / self.drawn - 1)
