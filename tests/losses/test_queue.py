@@ -72,18 +72,12 @@ def test_its_state_is_three_tensors() -> None:
 
 def test_errors() -> None:
     """Sizes that mean nothing, and keys that do not belong here."""
-    for settings in ((0, 3), (4, -1), (4, 3, 0), (2.5, 3)):
+    for size in (0, -1, 2.5):
         with pytest.raises(ValueError, match="positive integer"):
-            KeyQueue(*settings)
+            KeyQueue(size, 3)
     queue = KeyQueue(2, 3)
     with pytest.raises(ValueError, match="queue of 2 is shorter than the 3 keys"):
         queue.enqueue(torch.rand(3, 3))
-    with pytest.raises(ValueError, match=r"\[N, 3\].*\(2, 4\)"):
-        queue.enqueue(torch.rand(2, 4))
-    with pytest.raises(ValueError, match=r"must be None.*\(2, 1\)"):
-        queue.enqueue(torch.rand(2, 3), torch.ones(2, 1))
-    with pytest.raises(ValueError, match=r"\(2, 4\).*received None"):
-        KeyQueue(2, 3, 4).enqueue(torch.rand(2, 3))
     with pytest.raises(ValueError, match="1 of 2 keys are NaN or infinite"):
         queue.enqueue(torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), float("inf")]]))
     assert len(queue) == 0

@@ -26,7 +26,7 @@ class KeyQueue(nn.Module):
         with_texts: Whether the queue keeps the identity of each key's text (docs/losses.md, section 15).
 
     Raises:
-        ValueError: If a size is not a positive integer.
+        ValueError: If the size is not a positive integer.
 
     Source: He et al. 2020 (arXiv 1911.05722), section 3.2; label sets: docs/losses.md, section 14.
     """
@@ -40,9 +40,8 @@ class KeyQueue(nn.Module):
         self, size: int, dimension: int, label_count: int | None = None, *, with_texts: bool = False
     ) -> None:
         super().__init__()
-        for name, value in (("size", size), ("dimension", dimension), ("label_count", label_count)):
-            if not (value is None and name == "label_count") and not (isinstance(value, int) and value > 0):
-                raise ValueError(f"{name} of the queue must be a positive integer; received {value!r}")
+        if not (isinstance(size, int) and size > 0):
+            raise ValueError(f"the size of the queue must be a positive integer; received {size!r}")
         self.register_buffer("keys", torch.zeros(size, dimension))
         self.register_buffer(
             "labels", None if label_count is None else torch.zeros(size, label_count, dtype=torch.uint8)
@@ -59,27 +58,19 @@ class KeyQueue(nn.Module):
 
         Args:
             keys: `[N, D]` float, of all ranks; normalised here, detached.
-            labels: `[N, L]` of 0 and 1; needed if the queue keeps labels, and refused if it does not.
+            labels: `[N, L]` of 0 and 1, for a queue that keeps them.
             texts: `[N]` int64, identities of the keys' texts, for a queue that keeps them; None where they
                 are not known.
 
         Raises:
-            ValueError: If N exceeds the size of the queue or a shape is wrong.
+            ValueError: If N exceeds the size of the queue.
             NonFiniteKeysError: If a key is not finite.
         """
-        size, dimension = self.keys.shape
-        if keys.dim() != 2 or keys.shape[1] != dimension:
-            raise ValueError(f"keys must be [N, {dimension}] for this queue; received {tuple(keys.shape)}")
+        size = len(self.keys)
         if len(keys) > size:
             raise ValueError(
                 f"a queue of {size} is shorter than the {len(keys)} keys of one batch over all ranks; make "
                 "it at least as long"
-            )
-        expected = None if self.labels is None else (len(keys), self.labels.shape[1])
-        received = None if labels is None else tuple(labels.shape)
-        if expected != received:
-            raise ValueError(
-                f"the labels of these keys must be {expected} for this queue; received {received}"
             )
         if not bool(keys.isfinite().all()):
             raise NonFiniteKeysError(
@@ -88,7 +79,8 @@ class KeyQueue(nn.Module):
             )
         slots = (self.enqueued + torch.arange(len(keys), device=self.keys.device)) % size
         self.keys[slots] = F.normalize(keys.to(self.keys.dtype), dim=-1)
-        if self.labels is not None and labels is not None:
+        if self.labels is not None:
+            assert labels is not None
             self.labels[slots] = labels.to(torch.uint8)
         if self.texts is not None:
             self.texts[slots] = NO_TEXT if texts is None else texts
