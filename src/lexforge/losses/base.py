@@ -15,7 +15,6 @@ from lexforge.losses.gradient_cache import (
     Features,
     MiniBatchSize,
     can_be_cut,
-    check_mini_batch_size,
     embed_in_mini_batches,
 )
 from lexforge.losses.memory import RowsThatFit
@@ -52,6 +51,9 @@ class EmbeddingLoss(nn.Module):
             memory (`RowsThatFit`), and None the whole batch.
         gather_across_devices: Whether the rows of a batch are compared with those of all ranks.
 
+    Raises:
+        ValueError: If the mini-batch size is no positive integer, and neither "auto" nor None.
+
     Attributes:
         similarity: What the loss trains by, which must still be the model's when a batch comes; None for a
             loss that compares no texts.
@@ -72,7 +74,11 @@ class EmbeddingLoss(nn.Module):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        check_mini_batch_size(mini_batch_size)
+        number = isinstance(mini_batch_size, int) and mini_batch_size > 0
+        if not number and mini_batch_size not in ("auto", None):
+            raise ValueError(
+                f"mini_batch_size must be a positive integer, 'auto' or None; received {mini_batch_size!r}"
+            )
         self.model = model
         self.mini_batch_size = mini_batch_size
         self.gather_across_devices = gather_across_devices

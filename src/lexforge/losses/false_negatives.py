@@ -46,7 +46,7 @@ class BatchTexts:
             The texts of the batch; None without features, or where a column holds neither an identity nor one
             row of tokens per text, as in a batch of images.
         """
-        if features is None or (own := batch_identities(features)) is None:  # [B, C]
+        if features is None or (own := _identities(features)) is None:  # [B, C]
             return None
         everywhere = rows_of_all_ranks(own) if gather else own  # [P, C]
         return cls(
@@ -145,15 +145,11 @@ class BatchTexts:
         return same.scatter_(1, self.own_columns[:, None], False)
 
 
-def batch_identities(features: list[Features]) -> Tensor | None:
-    """Return the identity of every text of a batch.
+def _identities(features: list[Features]) -> Tensor | None:
+    """Return the identity of every text of a batch, `[B, C]` int64, or None where they are not known.
 
-    Args:
-        features: One dict per column. `text_identity` [B] int64 is what our collators carry beside the
-            tokens; where a column lacks it, the identities of all columns are those of their token ids.
-
-    Returns:
-        `[B, C]` int64, one column per text column; None where they are not known.
+    Our collators carry them beside the tokens. Where a column lacks them, those of all columns are made of
+    their token ids.
     """
     if all(IDENTITY_KEY in column for column in features):
         return torch.stack([column[IDENTITY_KEY] for column in features], dim=1)

@@ -15,22 +15,6 @@ MiniBatchSize = int | Literal["auto"] | None
 """Rows that are encoded at once; "auto" for as many as fit into memory, None for the whole batch."""
 
 
-def check_mini_batch_size(mini_batch_size: MiniBatchSize) -> None:
-    """Refuse a mini-batch size that is none.
-
-    Args:
-        mini_batch_size: The number to check.
-
-    Raises:
-        ValueError: If it is no positive integer, and neither "auto" nor None.
-    """
-    number = isinstance(mini_batch_size, int) and mini_batch_size > 0
-    if not number and mini_batch_size not in ("auto", None):
-        raise ValueError(
-            f"mini_batch_size must be a positive integer, 'auto' or None; received {mini_batch_size!r}"
-        )
-
-
 def embed_in_mini_batches(
     model: nn.Module, columns: list[Features], mini_batch_size: int | None
 ) -> list[Tensor]:

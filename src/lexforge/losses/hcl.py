@@ -20,18 +20,8 @@ from lexforge.settings import check_positive
 Estimator = Literal["hard", "easy"]
 
 
-def check_hcl(temperature: float, tau_plus: float, beta: float, estimator: str) -> None:
-    """Refuse numbers that the estimator is not defined for.
-
-    Args:
-        temperature: As in `hcl`.
-        tau_plus: As in `hcl`.
-        beta: As in `hcl`.
-        estimator: As in `hcl`.
-
-    Raises:
-        ValueError: If one of them is out of its range.
-    """
+def _check_numbers(temperature: float, tau_plus: float, beta: float, estimator: str) -> None:
+    """Refuse numbers that the estimator is not defined for, and an unknown estimator."""
     check_positive(temperature=temperature)
     if not 0 <= tau_plus < 1:
         raise ValueError(f"tau_plus must lie in [0, 1); received {tau_plus}")
@@ -81,7 +71,7 @@ def hcl(
     Source: docs/losses.md, section 13; Robinson et al. 2021 (arXiv 2010.04592); the correction for false
     negatives: Chuang et al. 2020 (arXiv 2007.00224).
     """
-    check_hcl(temperature, tau_plus, beta, estimator)
+    _check_numbers(temperature, tau_plus, beta, estimator)
     if view_a.dim() != 2 or view_a.shape != view_b.shape:
         raise ValueError(
             f"view_a and view_b must both be [B, D]; received {tuple(view_a.shape)} and {tuple(view_b.shape)}"
@@ -206,7 +196,7 @@ class HCLLoss(EmbeddingLoss):
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
         super().__init__(model, mini_batch_size, gather_across_devices)
-        check_hcl(temperature, tau_plus, beta, estimator)
+        _check_numbers(temperature, tau_plus, beta, estimator)
         self.similarity = agreed_similarity(model, "cosine", loss="HCLLoss")
         self.temperature = temperature
         self.tau_plus = tau_plus

@@ -66,7 +66,7 @@ class RowsThatFit:
         widths = self._measure(model, columns)
         rows, device, own = len(columns[0]["input_ids"]), columns[0]["input_ids"].device, max(widths)
         left = self._budget - self._shared - _VECTORS * self._vector * rows * len(columns)
-        needed = self._text * rows * encoded_width(widths) / self._width
+        needed = self._text * rows * _encoded_width(widths) / self._width
         size = rows
         # Pieces of equal size, and at least two, because one would not be encoded again. Where texts keep
         # nothing, as those that are looked up, pieces would free nothing.
@@ -100,7 +100,7 @@ class RowsThatFit:
             The number of rows; 0 if not even one fits.
         """
         widths = self._measure(model, columns)
-        per_row = self._text * encoded_width(widths) / self._width + _VECTORS * self._vector * len(columns)
+        per_row = self._text * _encoded_width(widths) / self._width + _VECTORS * self._vector * len(columns)
         return max(0, int((self._budget - self._shared) / per_row))
 
     def state(self) -> dict[str, Any]:
@@ -143,13 +143,10 @@ class RowsThatFit:
         return widths
 
 
-def encoded_width(widths: Sequence[int]) -> int:
+def _encoded_width(widths: Sequence[int]) -> int:
     """Return how many tokens a row has over all columns of a batch, as `embed_columns` pads them.
 
     The columns behind the first are encoded in one forward pass, which widens them all to the widest.
-
-    Args:
-        widths: The padded length of each column.
     """
     first, *others = widths
     return first + len(others) * max(others, default=0)

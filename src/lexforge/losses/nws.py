@@ -93,7 +93,7 @@ def nws(
     """
     # Where there is no reference at all, that is what is told.
     with_keys = keys is not None or (queue is None and prototypes is None)
-    check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=with_keys)
+    _check_settings(alpha, beta, temperature, aggregate, eps, with_keys=with_keys)
     if queries.dim() != 2:
         raise ValueError(f"queries must be [B, F]; received {tuple(queries.shape)}")
     label_similarity = torch.as_tensor(label_similarity)
@@ -115,7 +115,7 @@ def nws(
             raise ValueError(f"{plural} must be [N, {width}]; received {tuple(vectors.shape)}")
         check_multi_hot(labels, f"{name}_labels", (len(vectors), label_count))
         sections.append((unit_rows(vectors.detach()), labels))
-    return nws_of_unit_vectors(
+    return _nws_of_unit_vectors(
         unit_rows(queries),
         query_labels,
         None if prototypes is None else unit_rows(prototypes),
@@ -129,22 +129,10 @@ def nws(
     )
 
 
-def check_nws_settings(
+def _check_settings(
     alpha: float, beta: float, temperature: float, aggregate: str, eps: float, *, with_keys: bool
 ) -> None:
-    """Refuse numbers out of range and an unknown aggregate.
-
-    Args:
-        alpha: As in `nws`.
-        beta: As in `nws`.
-        temperature: As in `nws`.
-        aggregate: As in `nws`.
-        eps: As in `nws`.
-        with_keys: Whether there are keys, without which alpha must be below 1.
-
-    Raises:
-        ValueError: If one of them is out of its range.
-    """
+    """Refuse numbers out of range and an unknown aggregate; without keys alpha must be below 1."""
     check_positive(alpha=alpha, beta=beta, temperature=temperature)
     if not with_keys and alpha >= 1:
         raise ValueError(
@@ -157,7 +145,7 @@ def check_nws_settings(
         raise ValueError(f"aggregate must be one of {get_args(Aggregate)}; received {aggregate!r}")
 
 
-def nws_of_unit_vectors(
+def _nws_of_unit_vectors(
     queries: Tensor,
     query_labels: Tensor,
     prototypes: Tensor | None,
@@ -170,26 +158,7 @@ def nws_of_unit_vectors(
     aggregate: Aggregate,
     eps: float,
 ) -> Tensor:
-    """Compute `nws` on vectors of length 1, outside autocast; keys and queue come as sections.
-
-    Args:
-        queries: `[B, F]` float.
-        query_labels: `[B, L]` of 0 and 1.
-        prototypes: `[L, F]` float, or None.
-        label_similarity: `[L, L]` float.
-        sections: Vectors `[R, F]` float and labels `[R, L]` of the keys, then of the queue.
-        alpha: As in `nws`.
-        beta: As in `nws`.
-        temperature: As in `nws`.
-        aggregate: As in `nws`.
-        eps: As in `nws`.
-
-    Returns:
-        0-dim float.
-
-    Raises:
-        ValueError: If there is neither a prototype nor a section.
-    """
+    """Compute `nws` on vectors of length 1, outside autocast; the sections are the keys, then the queue."""
     if prototypes is None and not sections:
         raise ValueError("no reference: give keys, a queue or prototypes")
     with torch.no_grad():
@@ -297,7 +266,7 @@ class NWSLoss(EmbeddingLoss):
                 "NWSLoss needs keys or prototypes, because the queue is empty at the first batch; received "
                 "use_keys=False and use_prototypes=False"
             )
-        check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
+        _check_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
         self.similarity = agreed_similarity(model, "cosine", loss="NWSLoss")
         similarity = torch.as_tensor(label_similarity, dtype=torch.float32)
         check_label_similarity(similarity)
@@ -360,7 +329,7 @@ class NWSLoss(EmbeddingLoss):
             held, held_labels = self.queue.contents()
             assert held_labels is not None
             sections.append((held, held_labels))
-        loss = nws_of_unit_vectors(
+        loss = _nws_of_unit_vectors(
             unit_rows(queries),
             labels,
             None if self.prototypes is None else unit_rows(self.prototypes),
