@@ -8,9 +8,13 @@ import torch
 from lexforge.losses.tokens import distinct_tokens
 
 
+def tokens_of(ids, mask, vocabulary: int, excluded=()):
+    return distinct_tokens(torch.empty(len(ids), vocabulary), ids, mask, excluded)
+
+
 def sets_of(*arguments) -> list[set[int]]:
     """The tokens of each row, each of which must be marked once, in ascending order."""
-    ids, counted = distinct_tokens(*arguments)
+    ids, counted = tokens_of(*arguments)
     assert (ids.dtype, counted.dtype) == (torch.int64, torch.bool)
     marked = [row[chosen].tolist() for row, chosen in zip(ids, counted, strict=True)]
     assert marked == [sorted(set(row)) for row in marked]
@@ -48,22 +52,24 @@ def test_padding_may_hold_any_id(padding: int) -> None:
 def test_a_token_outside_the_vocabulary_is_refused(wrong: int) -> None:
     """A tokenizer of another model must not train silently on the wrong terms, not even one id too far."""
     with pytest.raises(ValueError, match=rf"\[0, 5\).*{wrong}"):
-        distinct_tokens(torch.tensor([[1, wrong]]), torch.tensor([[1, 1]]), 5)
+        tokens_of(torch.tensor([[1, wrong]]), torch.tensor([[1, 1]]), 5)
 
 
 @pytest.mark.parametrize("excluded", [(-1,), (0, 5)])
 def test_an_excluded_id_outside_the_vocabulary_is_refused(excluded: tuple[int, ...]) -> None:
     """An id that no token has would leave nothing out, and say nothing."""
     with pytest.raises(ValueError, match=r"excluded_ids.*\[0, 5\)"):
-        distinct_tokens(torch.tensor([[1]]), torch.tensor([[1]]), 5, excluded)
+        tokens_of(torch.tensor([[1]]), torch.tensor([[1]]), 5, excluded)
 
 
 def test_shapes_must_agree() -> None:
     """A mask of another column would broadcast or cut silently."""
     with pytest.raises(ValueError, match=r"\(2, 3\).*\(2, 4\)"):
-        distinct_tokens(torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 4), 5)
+        tokens_of(torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 4), 5)
     with pytest.raises(ValueError, match=r"\[B, L\]"):
-        distinct_tokens(torch.zeros(3, dtype=torch.long), torch.ones(3), 5)
+        tokens_of(torch.zeros(3, dtype=torch.long), torch.ones(3), 5)
+    with pytest.raises(ValueError, match="4 rows of activations, 1 rows of tokens"):
+        distinct_tokens(torch.empty(4, 5), torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0), (0, 0)])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_same_rows, distinct_tokens
+from lexforge.losses.tokens import distinct_tokens
 
 
 @in_float32
@@ -42,7 +42,6 @@ def own_activation(
 
     Source: docs/losses.md, section 20.
     """
-    check_same_rows(activations, input_ids)
     if word_weights.shape != activations.shape[1:]:
         raise ValueError(
             f"word_weights must be [{activations.shape[1]}], one per term; received "
@@ -50,7 +49,7 @@ def own_activation(
         )
     if not activations.numel():
         return activations.sum()
-    ids, counted = distinct_tokens(input_ids, attention_mask, activations.shape[1])  # [B, L] each
+    ids, counted = distinct_tokens(activations, input_ids, attention_mask)  # [B, L] each
     weights = word_weights[ids] * counted  # [B, L]
     missing = (floor - activations.gather(1, ids)).clamp_min(0)  # [B, L]
     total = weights.sum(dim=1)

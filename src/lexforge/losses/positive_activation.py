@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_same_rows, distinct_tokens
+from lexforge.losses.tokens import distinct_tokens
 
 
 @in_float32
@@ -36,11 +36,10 @@ def positive_activation(
 
     Source: docs/losses.md, section 3.
     """
-    check_same_rows(anchor, positive_input_ids)
     if not anchor.numel():
         return anchor.sum()
     ids, counted = distinct_tokens(
-        positive_input_ids, positive_attention_mask, anchor.shape[1], special_token_ids
+        anchor, positive_input_ids, positive_attention_mask, special_token_ids
     )  # [B, L] each
     activation = anchor.gather(1, ids).where(counted, 0).sum(dim=1) / counted.sum(dim=1).clamp_min(1)
     return -activation.mean()

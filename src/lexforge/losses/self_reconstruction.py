@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_same_rows, distinct_tokens
+from lexforge.losses.tokens import distinct_tokens
 
 
 @in_float32
@@ -31,10 +31,9 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
 
     Source: docs/losses.md, section 2.
     """
-    check_same_rows(activations, input_ids)
     if not activations.numel():
         return activations.sum()
-    ids, counted = distinct_tokens(input_ids, attention_mask, activations.shape[1])  # [B, L] each
+    ids, counted = distinct_tokens(activations, input_ids, attention_mask)  # [B, L] each
     own = activations.gather(1, ids).where(counted, 0)  # [B, L]
     # Two sums keep no further tensor of the size of the activations for the gradient.
     # softplus(x) is x to the last digit of float64 beyond the threshold.

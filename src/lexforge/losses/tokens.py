@@ -11,17 +11,17 @@ from torch import Tensor
 
 
 def distinct_tokens(
+    activations: Tensor,
     input_ids: Tensor,
     attention_mask: Tensor,
-    vocabulary_size: int,
     excluded_ids: Sequence[int] | Tensor = (),
 ) -> tuple[Tensor, Tensor]:
     """List the unmasked tokens of each row and mark each distinct one once, without a mask over V.
 
     Args:
-        input_ids: `[B, L]` integer, token ids in `[0, vocabulary_size)` wherever the mask is set.
+        activations: `[B, V]`, the vectors that are read at the tokens.
+        input_ids: `[B, L]` integer, token ids in `[0, V)` wherever the mask is set.
         attention_mask: `[B, L]` integer or bool, 0 at padding.
-        vocabulary_size: V.
         excluded_ids: Token ids that are never marked, such as special tokens; as a tensor on the device of
             `input_ids` they are not copied there at every call.
 
@@ -30,14 +30,20 @@ def distinct_tokens(
         distinct token.
 
     Raises:
-        ValueError: If the two inputs differ in shape, or an unmasked or excluded id lies outside the
-            vocabulary. Unmasked ids on an accelerator are checked there, by what reads a vector at them: a
-            check here would make the host wait for the device.
+        ValueError: If ids and mask differ in shape, they are not of as many texts as the activations, or an
+            unmasked or excluded id lies outside the vocabulary. Unmasked ids on an accelerator are checked
+            there, by what reads a vector at them: a check here would make the host wait for the device.
     """
     if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
         raise ValueError(
             "input_ids and attention_mask must both be [B, L]; "
             f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
+        )
+    rows, vocabulary_size = activations.shape
+    if len(input_ids) != rows:
+        raise ValueError(
+            f"the tokens must be of the same texts as the activations: {rows} rows of activations, "
+            f"{len(input_ids)} rows of tokens"
         )
     kept = attention_mask.bool()
     if input_ids.device.type == "cpu":
@@ -67,20 +73,3 @@ def _check_on_cpu(ids: Sequence[int] | NDArray | Tensor, vocabulary_size: int, n
     outside = np.unique(values[(values < 0) | (values >= vocabulary_size)])
     if len(outside):
         raise ValueError(f"{name} must lie in [0, {vocabulary_size}); received {outside.tolist()[:5]}")
-
-
-def check_same_rows(activations: Tensor, input_ids: Tensor) -> None:
-    """Refuse tokens of another number of texts, which would broadcast over the rows.
-
-    Args:
-        activations: `[B, V]`.
-        input_ids: `[B, L]`.
-
-    Raises:
-        ValueError: If the two differ in their number of rows.
-    """
-    if len(activations) != len(input_ids):
-        raise ValueError(
-            f"the tokens must be of the same texts as the activations: {len(activations)} rows of "
-            f"activations, {len(input_ids)} rows of tokens"
-        )
