@@ -59,7 +59,7 @@ class EmbeddingLoss(nn.Module):
             loss that compares no texts.
         card_settings: Names of the attributes that a model card shows, beside `mini_batch_size`.
         once_per_batch: Whether the loss must be computed once for a batch, because it compares with vectors
-            of its own that are kept between batches.
+            of its own that are kept between batches, or returns named parts.
         metrics: Detached 0-dim values of the last call that are logged and not trained on.
     """
 
@@ -108,9 +108,13 @@ class EmbeddingLoss(nn.Module):
                 f"{type(self).__name__} takes a list with one dict per text column; received one dict"
             )
         features = list(sentence_features)
-        repeated = _is_repeated(self.model)
-        if repeated:
-            self._refuse_to_be_repeated()
+        if (self.once_per_batch or self.mini_batch_size is not None) and _is_repeated(self.model):
+            raise ValueError(
+                f"{type(self).__name__} cannot stand within AdaptiveLayerLoss, MatryoshkaLoss or "
+                "Matryoshka2dLoss, which compute it several times for a batch: a loss can that returns one "
+                "tensor, keeps no queue and has mini_batch_size=None, such as InfoNCELoss, CoSENTLoss and "
+                f"HCLLoss; received mini_batch_size={self.mini_batch_size!r}"
+            )
         inputs = [
             {key: value for key, value in column.items() if key not in LOSS_KEYS} for column in features
         ]
@@ -118,10 +122,7 @@ class EmbeddingLoss(nn.Module):
         for column, encoded in zip(features, inputs, strict=True):
             if LAYERS_KEY in encoded:
                 column[LAYERS_KEY] = encoded[LAYERS_KEY]
-        loss = self._compute(embeddings, features, labels)
-        if repeated and isinstance(loss, dict):
-            raise ValueError(_cannot_be_repeated(self, "it returns named parts, which they do not add up"))
-        return loss
+        return self._compute(embeddings, features, labels)
 
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
@@ -182,18 +183,6 @@ class EmbeddingLoss(nn.Module):
         """The places `[B]` of this rank's rows among those that `_compared` returns."""
         first = first_gathered_row(len(rows)) if self.gather_across_devices else 0
         return torch.arange(first, first + len(rows), device=rows.device)
-
-    def _refuse_to_be_repeated(self) -> None:
-        if self.once_per_batch:
-            raise ValueError(
-                _cannot_be_repeated(
-                    self, "it compares with vectors of full length that it keeps between batches"
-                )
-            )
-        if self.mini_batch_size is not None:
-            raise ValueError(
-                _cannot_be_repeated(self, "with mini_batch_size it encodes a batch twice; set it to None")
-            )
 
     def _compute(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -348,10 +337,3 @@ def _is_repeated(model: nn.Module) -> bool:
             None if isinstance(held, BaseModel) else getattr(held, "module", getattr(held, "_orig_mod", None))
         )
     return False
-
-
-def _cannot_be_repeated(loss: nn.Module, reason: str) -> str:
-    return (
-        f"{type(loss).__name__} cannot stand within AdaptiveLayerLoss, MatryoshkaLoss or Matryoshka2dLoss, "
-        f"which compute it several times for a batch: {reason}. InfoNCELoss, CoSENTLoss and HCLLoss can"
-    )

@@ -85,6 +85,7 @@ class NeuralSparseLoss(EmbeddingLoss):
     """
 
     similarity: Similarity
+    once_per_batch = True
     card_settings = ("similarity", "gather_across_devices", "teacher_similarity")
     penalty_weights: Tensor | None
     special_token_ids: Tensor
