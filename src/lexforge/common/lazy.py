@@ -26,20 +26,12 @@ def load_when_used(package: str) -> tuple[Callable[[str], Any], Callable[[], lis
     spec = sys.modules[package].__spec__
     assert spec is not None
     source = spec.loader.get_source(package)  # type: ignore[union-attr]  # every loader of source files has it
-    homes: dict[str, str] = {}  # name -> the module that defines it
-    for block in ast.parse(source).body:
-        if (
-            isinstance(block, ast.If)
-            and isinstance(block.test, ast.Name)
-            and block.test.id == "TYPE_CHECKING"
-        ):
-            for line in block.body:
-                if isinstance(line, ast.ImportFrom) and line.module:
-                    if line.module.split(".")[0] != "lexforge":
-                        raise ImportError(
-                            f"{package} may export names of lexforge alone, not of {line.module}"
-                        )
-                    homes |= {alias.name: line.module for alias in line.names}
+    homes = {  # name -> the module that defines it, one of this package alone
+        alias.name: line.module
+        for line in ast.walk(ast.parse(source))
+        if isinstance(line, ast.ImportFrom) and line.module and line.module.startswith("lexforge.")
+        for alias in line.names
+    }
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 def number(value: float) -> str:
     """Format a number for a reader: three or four digits that matter."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return str(value)
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 100:
