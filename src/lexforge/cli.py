@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 # The words of a command -> what it does. Its module is in `lexforge.commands`, with `_` between two words.
 COMMANDS = {
@@ -55,16 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name == "train":  # its options are those of the recipe
         module.run_recipe_file(rest)
         return
-    from lexforge.common.command_line import run_command, run_recipe
+    from lexforge.common.command_line import run_by, run_command, run_recipe
     from lexforge.common.shared_cores import share_cores
 
     if name in LONG_WORK and not {"-h", "--help"} & set(rest):
         share_cores()
-    options: dict[str, Any] = {"arguments": rest, "program": f"lexforge {name}"}
-    if name == "adapt":  # its steps and its learning rate follow from the model
-        run_recipe(module.main, module.defaults, module.__doc__, resolve=module.resolve, **options)
-    else:
-        run_command(module.main, module.Config, module.__doc__, **options)
+    with run_by(f"lexforge {name}"):
+        if name == "adapt":  # its steps and its learning rate follow from the model
+            run_recipe(module.main, module.defaults, module.__doc__, resolve=module.resolve, arguments=rest)
+        else:
+            run_command(module.main, module.Config, module.__doc__, arguments=rest)
 
 
 def overview() -> str:

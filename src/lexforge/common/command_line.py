@@ -39,7 +39,6 @@ def run_command(
     *,
     default: Config | None = None,
     arguments: Sequence[str] | None = None,
-    program: str | None = None,
 ) -> None:
     """Read the options of a command, run it, and end the process with one line where the user must act.
 
@@ -52,7 +51,6 @@ def run_command(
         description: The docstring of the module, which `--help` prints above the options.
         default: The settings that the options change; None takes the defaults of the dataclass.
         arguments: The words of the command line; None reads those of this process.
-        program: The words before the options, as `--help` shows them; None is those of `program_name`.
 
     Raises:
         SystemExit: If the options are wrong, or if the command raised one of `MISTAKES`.
@@ -73,8 +71,7 @@ def run_command(
         _refuse_unexpanded_home(words)
         # The settings check their own range while they are read.
         help_text = _help_text(description)
-        program = program or program_name()
-        given: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
+        given: Any = tyro.cli(options_class, prog=_program_name(), description=help_text, args=words)
         from lexforge.common.progress import bars_on_a_terminal_only
 
         with _log_on_standard_error(), bars_on_a_terminal_only():
@@ -88,7 +85,6 @@ def run_recipe(
     *,
     resolve: Callable[[Config], Config],
     arguments: Sequence[str] | None = None,
-    program: str | None = None,
 ) -> None:
     """Read the options of a recipe and run it; the defaults of some options follow from others.
 
@@ -100,13 +96,12 @@ def run_recipe(
         resolve: Fills in what follows from the model. `main` calls it, because it reads files for seconds;
             here only the settings that `--help` shows go through it.
         arguments: As for `run_command`.
-        program: As for `run_command`.
 
     Raises:
         SystemExit: As for `run_command`.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(program or program_name(), add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(_program_name(), add_help=False, allow_abbrev=False)
     for name in ("model", "preset"):
         if name in inspect.signature(defaults).parameters:
             parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
@@ -121,12 +116,12 @@ def run_recipe(
         except OSError:  # no model is there, and what does not follow from it is shown
             unknown: Any = resolve(replace(default, model=None))
             default = replace(unknown, model=default.model)
-    run_command(main, type(default), description, default=default, arguments=words, program=program)
+    run_command(main, type(default), description, default=default, arguments=words)
 
 
 @contextmanager
 def run_by(command: str) -> Iterator[None]:
-    """A block in which a command runs a file; the help of the file then names the command instead.
+    """A block in which a command runs, by whose words its help and its errors name it.
 
     Args:
         command: The words of the command, such as `lexforge train`.
@@ -169,7 +164,7 @@ def _given(name: str, value: Any, default: Any) -> dict[str, Any]:
     return given
 
 
-def program_name() -> str:
+def _program_name() -> str:
     """Return the words before the options: the command that runs this file, or else the name of the file."""
     return _RUN_BY.get() or Path(sys.argv[0]).name
 
