@@ -46,7 +46,9 @@ class BlockCache:
         self.teacher: str | None = None  # None while there is no block
         self.dimension: int | None = None
         self._rows: list[NDArray[Any]] = []  # of each block, [n, D]
-        self._block_keys: list[Keys] = []  # of each block, [n]
+        self._starts = np.zeros(1, np.int64)  # where the rows of each block begin in all, and their end
+        self._keys: Keys = np.empty(0, np.uint64)  # of all blocks, each once, ascending
+        self._places = np.empty(0, np.int64)  # where the row of each of them stands in all rows
         first = None
         for block in sorted(self._blocks()):
             fields, keys, rows = self._read(block)
@@ -57,9 +59,7 @@ class BlockCache:
                 )
             first = first or block
             self.teacher, self.dimension = fields["teacher"], rows.shape[1]
-            self._rows.append(rows)
-            self._block_keys.append(keys)
-        self._index()
+            self._insert(keys, rows)
 
     def refuse_other_teacher(self, teacher: str) -> None:
         """Refuse the folder if its blocks belong to another teacher.
@@ -121,19 +121,11 @@ class BlockCache:
             write_manifest(beside, self._format_name, fields)
         self.teacher, self.dimension = teacher, rows.shape[1]
         # Read back as a memory map: the rows need not stay in memory.
-        _, written_keys, written_rows = self._read(block)
-        self._block_keys.append(written_keys)
-        self._rows.append(written_rows)
-        self._insert(written_keys)
+        self._insert(*self._read(block)[1:])
 
-    def _index(self) -> None:
-        """Sort the keys of all blocks, so that they can be searched."""
-        self._starts = np.cumsum([0, *(len(keys) for keys in self._block_keys)])
-        joined = np.concatenate([np.empty(0, np.uint64), *self._block_keys])
-        self._keys, self._places = np.unique(joined, return_index=True)
-
-    def _insert(self, keys: Keys) -> None:
-        """Add the keys of a new last block to the sorted ones; a key that is known keeps its first row."""
+    def _insert(self, keys: Keys, rows: NDArray[Any]) -> None:
+        """Add a new last block, its keys among the sorted ones; a key that is known keeps its first row."""
+        self._rows.append(rows)
         start = int(self._starts[-1])
         self._starts = np.append(self._starts, start + len(keys))
         fresh = np.flatnonzero(~self.known(keys))
