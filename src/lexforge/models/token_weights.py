@@ -47,6 +47,7 @@ class TokenWeights(Module):
         colbert_dimension: Width of the several vectors per text.
     """
 
+    config_keys = ["in_features", "embedding_dimension", "special_token_ids", "colbert_dimension"]  # noqa: RUF012
     counts: Tensor
 
     def __init__(
@@ -108,37 +109,17 @@ class TokenWeights(Module):
         """Return V, the width of the vectors."""
         return self.embedding_dimension
 
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the arguments by which the module is built again."""
-        names = ("in_features", "embedding_dimension", "special_token_ids", "colbert_dimension")
-        return {name: getattr(self, name) for name in names}
-
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Save the settings and the weights, as the modules of sentence-transformers do."""
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> TokenWeights:
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> TokenWeights:
         """Load the module from its folder within a saved model."""
-        options: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        module = cls(**cls.load_config(model_name_or_path, **options))
+        module = super().load(model_name_or_path, *args, **kwargs)
+        names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+        options = {name: kwargs[name] for name in names if name in kwargs}
         cls.load_torch_weights(model_name_or_path, model=module, **options)
         return module
 
