@@ -49,8 +49,6 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     """Each is named with what is allowed, before anything is loaded."""
     with pytest.raises(FileNotFoundError, match="there is no model at"):
         build_dense(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="max_seq_length must be at least 3; received 2"):
-        build_dense(tmp_path, max_seq_length=2)
     with pytest.raises(ValueError, match=r'similarity must be "cosine" or "dot"; received .l2'):
         build_dense(tmp_path, similarity="l2")  # type: ignore[arg-type]
 
@@ -67,12 +65,13 @@ def test_a_saved_similarity_that_no_index_has_is_asked_for(backbone: Path, tmp_p
     model = build_dense(backbone)
     model.similarity_fn_name = "euclidean"
     model.save_pretrained(str(tmp_path / "saved"))
-    with pytest.raises(ValueError, match="saved with the similarity 'euclidean'"):
+    with pytest.raises(ValueError, match=r'"cosine" or "dot"; received .euclidean'):
         build_dense(tmp_path / "saved")
     assert build_dense(tmp_path / "saved", similarity="dot").similarity_fn_name == "dot"
 
 
 def test_a_length_beyond_the_positions_is_refused(tiny_checkpoint: Path) -> None:
     """Training would fail in torch at the first long text."""
-    with pytest.raises(ValueError, match="BertModel allows a max_seq_length of 3 to 64; received 65"):
-        build_dense(tiny_checkpoint, max_seq_length=65, device="cpu")
+    for length in (2, 65):
+        with pytest.raises(ValueError, match=f"allows a max_seq_length of 3 to 64; received {length}"):
+            build_dense(tiny_checkpoint, max_seq_length=length, device="cpu")

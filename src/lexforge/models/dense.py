@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
+from lexforge.models.names import check_saved_class, checked_name
 from lexforge.models.structure import limit_to_positions, set_max_seq_length
 
 
@@ -40,8 +40,6 @@ def build_dense(
     """
     if similarity is not None:
         check_similarity(similarity)
-    if max_seq_length is not None and max_seq_length < 3:
-        raise ValueError(f"max_seq_length must be at least 3; received {max_seq_length}")
     name = checked_name(name_or_path)
     saved = check_saved_class(name, "SentenceTransformer")
     modules = None
@@ -52,7 +50,7 @@ def build_dense(
     model = SentenceTransformer(
         None if modules else name, modules=modules, device=device, similarity_fn_name=similarity
     )
-    check_saved_similarity(name, model.similarity_fn_name)
+    check_similarity(model.similarity_fn_name)
     if max_seq_length is None:
         limit_to_positions(model)
     else:

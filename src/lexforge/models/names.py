@@ -6,7 +6,7 @@ import json
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import (
@@ -18,7 +18,6 @@ from huggingface_hub.errors import (
 )
 from sentence_transformers.util import load_file_path
 
-from lexforge.common.similarity import Similarity
 from lexforge.settings import LEXICAL, model_of_run
 
 ModelType = Literal["dense", "sparse", "cross-encoder", "multi-vector", "unknown"]
@@ -212,20 +211,3 @@ def model_settings(name: str, file: str) -> Any:
     """Return the content of one of a model's JSON files; an empty dict where it has none."""
     path = load_file_path(name, file)
     return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
-
-
-def check_saved_similarity(name: str, similarity: str | None) -> None:
-    """Refuse a model that was saved with a similarity by which nothing is searched here.
-
-    Args:
-        name: Name of the model, for the message.
-        similarity: Its `similarity_fn_name`.
-
-    Raises:
-        ValueError: If it is neither "cosine" nor "dot".
-    """
-    if similarity not in get_args(Similarity):
-        raise ValueError(
-            f"{name} was saved with the similarity {similarity!r}, by which nothing is searched here; pass "
-            'similarity="cosine" or "dot"'
-        )

@@ -23,7 +23,7 @@ from lexforge.models.headless import (
     build_decoder_lm,
     build_from_dense,
 )
-from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
+from lexforge.models.names import check_saved_class, checked_name
 from lexforge.models.structure import limit_to_positions, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
 
@@ -79,7 +79,7 @@ def build_splade(
         model = load_sparse_encoder(
             name, device=device, similarity_fn_name=similarity, model_card_data=RetrieverCard()
         )
-        check_saved_similarity(name, model.similarity_fn_name)
+        check_similarity(model.similarity_fn_name)
     else:
         if has_token_weights(name):
             modules, prompts = build_token_weights(name)
