@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -160,37 +159,19 @@ class AnyLossTraining(BaseTrainer):
     def get_batch_sampler(
         self, dataset: Any, batch_size: int, drop_last: bool, *args: Any, **kwargs: Any
     ) -> Any:
-        """The sampler that the arguments name; that without duplicates keeps the length it promises."""
+        """The sampler that the arguments name; that without duplicates keeps the length it promises.
+
+        sentence-transformers asks it for other data too, which do not have the weights of the training rows.
+        """
         named = self.args.batch_sampler
         hashed = named == BatchSamplers.NO_DUPLICATES_HASHED
-        if not (hashed or named == BatchSamplers.NO_DUPLICATES) or not isinstance(dataset, Sized):
+        weighted = getattr(named, "func", None) is WeightedBatchSampler  # as `weighted_batches` returns it
+        full = hashed or named == BatchSamplers.NO_DUPLICATES
+        full |= weighted and dataset is not self.train_dataset
+        if not full or not isinstance(dataset, Sized):
             return super().get_batch_sampler(dataset, batch_size, drop_last, *args, **kwargs)
         batches = partial(FullEpochs, precompute_hashes=hashed)
         return batches(dataset, batch_size, drop_last, *args, **kwargs)
-
-    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """The batches of an evaluation, which know no weights of the training rows."""
-        with self._unweighted_batches():
-            return super().get_eval_dataloader(*args, **kwargs)
-
-    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """The same of data that are predicted."""
-        with self._unweighted_batches():
-            return super().get_test_dataloader(*args, **kwargs)
-
-    @contextmanager
-    def _unweighted_batches(self) -> Iterator[None]:
-        """A block in which batches hold each row once, as those of `TrainingSettings` without weights.
-
-        sentence-transformers takes the batch sampler of training for other data too.
-        """
-        sampler = self.args.batch_sampler
-        if getattr(sampler, "func", None) is WeightedBatchSampler:  # as `weighted_batches` returns it
-            self.args.batch_sampler = BatchSamplers.NO_DUPLICATES
-        try:
-            yield
-        finally:
-            self.args.batch_sampler = sampler
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as the parent does.
