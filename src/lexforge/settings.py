@@ -576,7 +576,7 @@ class TrainingSettings:
             # The filter of the Trainer waits for the device several times per micro-batch, and would hide in
             # the log what `FiniteTraining` stops at.
             "logging_nan_inf_filter": False,
-            # Every parameter of a SPLADE encoder gets a gradient; `DenseTrainer` looks at its model.
+            # Every parameter of a SPLADE encoder gets a gradient; `AnyLossTraining` decides for others.
             "ddp_find_unused_parameters": (
                 False if issubclass(chosen, SparseEncoderTrainingArguments) else None
             ),

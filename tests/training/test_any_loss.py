@@ -40,7 +40,7 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from lexforge.data import DataError
 from lexforge.losses import CoSENTLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss
-from lexforge.models import fuse_splade_head, training_forward
+from lexforge.models import build_inference_free, fuse_splade_head, training_forward
 from lexforge.settings import Phase
 from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings, any_loss, check_full_batch
 
@@ -510,6 +510,27 @@ def test_several_ranks_refuse_a_stream_that_accelerate_would_join(
     DenseTrainer(tiny_dense, args=dense(tmp_path, accelerator_config=own), **given)
 
 
+def test_poolers_are_searched_for_unless_columns_take_routes(
+    tiny_dense: SentenceTransformer, tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """DistributedDataParallel needs the search for the first, and fails by it with the second."""
+
+    def decided(trainer: Any) -> bool | None:
+        return trainer.args.ddp_find_unused_parameters
+
+    for given, expected in (({}, True), ({"ddp_find_unused_parameters": False}, False)):
+        args = dense(tmp_path, **given)
+        assert decided(DenseTrainer(tiny_dense, args=args, train_dataset=rows)) is expected
+    routed = build_inference_free(tiny_splade, torch.ones(len(tiny_splade.tokenizer)).numpy())
+    args = sparse(tmp_path, router_mapping=dict.fromkeys(rows.column_names, "document"))
+    assert decided(SpladeTrainer(routed, plain_loss(routed), args=args, train_dataset=rows)) is False
+    # The stock trainer of sparse encoders gets it from the settings.
+    settings = TrainingSettings(precision="fp32")
+    assert settings.arguments(tmp_path).ddp_find_unused_parameters is False
+    stock = settings.arguments(tmp_path, SentenceTransformerTrainingArguments)
+    assert stock.ddp_find_unused_parameters is None
+
+
 def no_rows() -> Iterator[dict[str, str]]:
     yield from ()
 
@@ -538,15 +559,15 @@ def test_training_without_a_step_is_refused(
         return DenseTrainer(tiny_dense, loss, args=dense(tmp_path, **given), train_dataset=data)
 
     large = {"per_device_train_batch_size": 64, "dataloader_drop_last": True}
-    with pytest.raises(ValueError, match=r"has 12 rows, and one batch needs 64 .* no step would be taken"):
-        trainer(rows, **large).train()
-    with pytest.raises(ValueError, match=r"has \{'a': 12, 'b': 12\} rows, and one batch needs 64"):
-        trainer({"a": rows, "b": rows}, **large).train()
-    with pytest.raises(ValueError, match=r"no step would be taken: .* received -1 and 0"):
-        trainer(rows, max_steps=-1, num_train_epochs=0).train()
     columns = Features({"anchor": Value("string"), "positive": Value("string")})
-    with pytest.raises(ValueError, match="no step was taken: the training data yielded no whole batch of 4"):
-        trainer(IterableDataset.from_generator(no_rows, features=columns)).train()
+    stream = IterableDataset.from_generator(no_rows, features=columns)
+    for data in (rows, {"a": rows, "b": rows}):
+        with pytest.raises(ValueError, match=r"no step was taken: .* received 3 and .*, and batches of 64"):
+            trainer(data, **large).train()
+    with pytest.raises(ValueError, match=r"no step was taken: .* received -1 and 0, and batches of 4"):
+        trainer(rows, max_steps=-1, num_train_epochs=0).train()
+    with pytest.raises(ValueError, match="Batch does not contain any data"):
+        trainer(stream).train()
 
 
 def test_an_evaluation_of_several_losses_needs_names(

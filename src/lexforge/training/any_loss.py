@@ -15,15 +15,13 @@ from sentence_transformers.base.training_args import BatchSamplers
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_models, loss_tensors, losses_of
-from lexforge.models.structure import checkpoint_layers, set_dropout
-from lexforge.runs.unused_parameters import decide_find_unused
+from lexforge.models.structure import checkpoint_layers, has_router, set_dropout
 from lexforge.settings import TrainingSettings
 from lexforge.training.batch_samplers import FullEpochs, WeightedBatchSampler
 from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
@@ -126,8 +124,11 @@ class AnyLossTraining(BaseTrainer):
 
     def _prepare_first_model(self, model: BaseModel) -> None:
         self.prepare_model(model)
-        if self._first_arguments is not None:  # the parent reads the setting when it sets up the ranks
-            decide_find_unused(self._first_arguments, model)
+        arguments = self._first_arguments  # the parent reads this setting when it sets up the ranks
+        if arguments is not None and arguments.ddp_find_unused_parameters is None:
+            # The search finds poolers. In the forward pass of one route it takes the other route for unused,
+            # whose parameters then count as ready twice ("mark a variable ready only once").
+            arguments.ddp_find_unused_parameters = not has_router(model)
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows that a loss is to train on, before training; by default nothing is checked."""
@@ -136,25 +137,6 @@ class AnyLossTraining(BaseTrainer):
         """Drop the columns that no loss reads, and do what the parent does."""
         dataset = without_extra_columns(dataset, self._label_columns, f"{dataset_name}_dataset")
         return super().preprocess_dataset(dataset, dataset_name=dataset_name)
-
-    def get_train_dataloader(self) -> DataLoader:
-        """The batches of training.
-
-        Raises:
-            ValueError: If there is none.
-        """
-        batches = super().get_train_dataloader()
-        try:
-            count = len(batches)
-        except TypeError:  # a stream does not know its length; `train` looks at the steps that were taken
-            return batches
-        if count == 0:
-            raise ValueError(
-                _no_whole_batch(
-                    _sizes(self.train_dataset), self.args.train_batch_size, max(1, self.args.world_size)
-                )
-            )
-        return batches
 
     def get_batch_sampler(
         self, dataset: Any, batch_size: int, drop_last: bool, *args: Any, **kwargs: Any
@@ -179,26 +161,21 @@ class AnyLossTraining(BaseTrainer):
         Raises:
             ValueError: If not a single step can be taken.
         """
-        if self.args.max_steps <= 0 and self.args.num_train_epochs <= 0:
-            raise ValueError(
-                "no step would be taken: max_steps or num_train_epochs must be above 0; received "
-                f"{self.args.max_steps} and {self.args.num_train_epochs}"
-            )
         if self.model_wrapped is not self.model:  # DistributedDataParallel of an earlier training is kept
             self.accelerator.prepare_model(self.model, evaluation_mode=True)  # with the autocast in it
         try:
             output = super().train(*args, **kwargs)
-        except ValueError as error:
-            if self.state.global_step == 0 and "does not contain any data" in str(error):  # an empty stream
-                raise ValueError(_no_batch(self.args.train_batch_size)) from error
-            raise
         finally:
             # The format belongs to this training: the model is used, and may be trained again, in its own.
             widen_products(self.model)
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # takes the autocast off
             vars(self.model).pop("_is_accelerate_prepared", None)  # or no training would put it on again
         if self.state.global_step == 0:
-            raise ValueError(_no_batch(self.args.train_batch_size))
+            raise ValueError(
+                "no step was taken: max_steps or num_train_epochs must be above 0, and the data must yield a "
+                f"whole batch for each device; received {self.args.max_steps} and "
+                f"{self.args.num_train_epochs}, and batches of {self.args.train_batch_size} rows"
+            )
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
             logger.warning(
                 f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
@@ -342,10 +319,6 @@ def _label_columns(collator: Any) -> list[str]:
     return list(getattr(collator or stock, "valid_label_columns", stock.valid_label_columns))
 
 
-def _sizes(dataset: Any) -> dict[str, int] | int:
-    return {name: len(one) for name, one in dataset.items()} if isinstance(dataset, dict) else len(dataset)
-
-
 def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> None:
     """Refuse data that cannot fill one batch on every process.
 
@@ -361,7 +334,11 @@ def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> N
         ValueError: If there are fewer rows than one batch of each process needs.
     """
     if rows < settings.batch_size * processes:
-        raise ValueError(_no_whole_batch(rows, settings.batch_size, processes))
+        raise ValueError(
+            f"the training data has {rows} rows, and one batch needs {settings.batch_size * processes} "
+            f"(batch size {settings.batch_size}, number of processes {processes}): lower the batch size, "
+            "because no step would be taken"
+        )
 
 
 def check_queue(size: int, settings: TrainingSettings, processes: int) -> None:
@@ -380,20 +357,3 @@ def check_queue(size: int, settings: TrainingSettings, processes: int) -> None:
             f"--queue-size must be at least {settings.batch_size * processes}, the texts of one batch (batch "
             f"size {settings.batch_size}, number of processes {processes}); received {size}"
         )
-
-
-def _no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) -> str:
-    """Say that training rows, of one data set or of several by name, cannot fill one batch."""
-    return (
-        f"the training data has {rows} rows, and one batch needs {batch_size * processes} (batch size "
-        f"{batch_size}, number of processes {processes}): lower the batch size, because no step would be "
-        "taken"
-    )
-
-
-def _no_batch(batch_size: int) -> str:
-    """Say that the training data yielded no batch of so many rows per process."""
-    return (
-        f"no step was taken: the training data yielded no whole batch of {batch_size} rows per device; lower "
-        "the batch size or look at the data"
-    )
