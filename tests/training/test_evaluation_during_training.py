@@ -13,7 +13,7 @@ from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 
 from lexforge.settings import EvaluationSettings, RecipeSettings, TrainingSettings
 from lexforge.training import trainer_options
-from lexforge.training.recipe import QuarterSteps, check_trackers
+from lexforge.training.recipe import QuarterSteps, check_training
 
 VALUES = (0.2, 0.5, 0.4, 0.3, 0.9)
 
@@ -107,8 +107,8 @@ def test_a_run_without_the_options_evaluates_nothing() -> None:
 def test_unknown_and_missing_trackers_are_refused() -> None:
     """The Trainer refuses them only when it is built, after all the data has been read."""
     with pytest.raises(ValueError, match="received 'no-such-tracker'"):
-        check_trackers(["no-such-tracker"])
+        check_training(TrainingSettings(report_to=("no-such-tracker",)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("transformers.integrations.get_available_reporting_integrations", lambda: [])
         with pytest.raises(ImportError, match="'wandb', whose package is not installed"):
-            check_trackers(["wandb"])
+            check_training(TrainingSettings(report_to=("wandb",)))

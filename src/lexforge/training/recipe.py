@@ -79,59 +79,29 @@ def check_training(train: TrainingSettings) -> None:
         train: The settings of the training.
 
     Raises:
-        ValueError: If there is none of that name, the optimizer needs what the recipes lack, or accelerate
-            would leave fp16 out.
-        ImportError: If its package is missing.
-    """
-    if train.precision == "fp16" and not torch.accelerator.is_available():
-        raise ValueError(
-            "--precision fp16 would be ignored without a GPU, and the run would train in float32: take bf16, "
-            "fp32 or auto"
-        )
-    check_trackers(train.report_to)
-    check_optimizer(train.optim)
-
-
-def check_optimizer(name: str) -> None:
-    """Refuse an optimizer that transformers does not know, or whose package is not installed.
-
-    Args:
-        name: The name of `TrainingSettings.optim`.
-
-    Raises:
-        ValueError: If there is none of that name, or it needs a device or a setting that the recipes lack.
-        ImportError: If its package is missing.
-    """
-    from transformers.training_args import OptimizerNames
-
-    known = [one.value for one in OptimizerNames]
-    if name not in known:
-        raise ValueError(f"optim must be one of {known}; received {name!r}")
-    # The Trainer looks for it when the first step is near, after everything was measured. Arguments that want
-    # another device than those of the run would part the ranks.
-    cpu = not torch.accelerator.is_available()
-    Trainer.get_optimizer_cls_and_kwargs(TrainingArguments("unused", optim=name, report_to=[], use_cpu=cpu))
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker that the Trainer does not know or that is not installed.
-
-    Args:
-        names: The trackers of `TrainingSettings.report_to`.
-
-    Raises:
-        ValueError: If the Trainer knows no tracker of that name.
+        ValueError: If transformers knows none of that name, the optimizer needs what the recipes lack, or
+            accelerate would leave fp16 out.
         ImportError: If its package is missing.
     """
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-    for name in names:
+    if train.precision == "fp16" and not torch.accelerator.is_available():
+        raise ValueError(
+            "--precision fp16 would be ignored without a GPU, and the run would train in float32: take bf16, "
+            "fp32 or auto"
+        )
+    for name in train.report_to:
         if name not in INTEGRATION_TO_CALLBACK:
             known = sorted(INTEGRATION_TO_CALLBACK)
             raise ValueError(f"report_to may name {known}; received {name!r}")
         if name not in get_available_reporting_integrations():
             raise ImportError(f"report_to names {name!r}, whose package is not installed")
+    # The Trainer looks for it when the first step is near, after everything was measured. Arguments that want
+    # another device than those of the run would part the ranks.
+    cpu = not torch.accelerator.is_available()
+    arguments = TrainingArguments("unused", optim=train.optim, report_to=[], use_cpu=cpu)
+    Trainer.get_optimizer_cls_and_kwargs(arguments)
 
 
 def read_retrieval(
