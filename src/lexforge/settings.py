@@ -116,20 +116,6 @@ def check_positive(**numbers: float) -> None:
             raise ValueError(f"{name} must be a finite number above 0; received {number}")
 
 
-def check_phases(phases: Sequence[Phase]) -> None:
-    """Refuse phases that do not cover training once, in order.
-
-    Args:
-        phases: The phases in order; empty for no curriculum.
-
-    Raises:
-        ValueError: If the ends do not increase, or the last end is not 1.
-    """
-    ends = [phase.until for phase in phases]
-    if ends and (ends[-1] != 1 or ends[0] <= 0 or any(a >= b for a, b in pairwise(ends))):
-        raise ValueError(f"phases must end at increasing shares of training, the last at 1; received {ends}")
-
-
 @dataclass(frozen=True)
 class SparseLossNumbers:
     """Weights, temperatures and thresholds of `NeuralSparseLoss`; the defaults are those of V26.
@@ -263,7 +249,11 @@ class LossSettings(SparseLossNumbers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_phases(self.phases)
+        ends = [phase.until for phase in self.phases]
+        if ends and (ends[-1] != 1 or ends[0] <= 0 or any(a >= b for a, b in pairwise(ends))):
+            raise ValueError(
+                f"phases must end at increasing shares of training, the last at 1; received {ends}"
+            )
         if not 0 <= self.ramp_fraction <= 1:
             raise ValueError(f"ramp_fraction must lie in [0, 1]; received {self.ramp_fraction}")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexforge.settings import V26, Phase, check_phases
+from lexforge.settings import V26, LossSettings, Phase
 from lexforge.training.curriculum import phase_at, ramp_at
 
 # Epoch (1-based) -> temperature, InfoNCE weight, distillation weight, learning-rate factor; typed from the
@@ -38,18 +38,11 @@ def test_the_end_of_training_belongs_to_the_last_phase() -> None:
     assert phase_at(V26.loss.phases, 1.0) == 2
 
 
-@pytest.mark.parametrize("progress", [-0.1, 1.0001, float("nan")])
-def test_progress_outside_training_is_refused(progress: float) -> None:
-    """A wrong step counter must not quietly select some phase."""
-    with pytest.raises(ValueError, match="progress must lie in"):
-        phase_at(V26.loss.phases, progress)
-
-
 @pytest.mark.parametrize("ends", [(0.5,), (0.5, 0.5, 1.0), (0.6, 0.4, 1.0), (0.0, 1.0), (0.5, 1.1)])
 def test_phases_that_do_not_cover_training_are_refused(ends: tuple[float, ...]) -> None:
     """A gap or an overlap is a typing error in somebody's configuration."""
     with pytest.raises(ValueError, match="increasing shares"):
-        check_phases([Phase(end, 0.1, 1.0, 1.0) for end in ends])
+        LossSettings(phases=tuple(Phase(end, 0.1, 1.0, 1.0) for end in ends))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.settings import Phase, check_phases
+from lexforge.settings import LossSettings, Phase
 
 
 def phase_at(phases: Sequence[Phase], progress: float) -> int:
@@ -21,12 +21,7 @@ def phase_at(phases: Sequence[Phase], progress: float) -> int:
 
     Returns:
         Index into `phases`; the last one at progress 1.
-
-    Raises:
-        ValueError: If progress lies outside [0, 1].
     """
-    if not 0 <= progress <= 1:
-        raise ValueError(f"progress must lie in [0, 1]; received {progress}")
     return next((index for index, phase in enumerate(phases) if progress < phase.until), len(phases) - 1)
 
 
@@ -68,12 +63,9 @@ class CurriculumCallback(TrainerCallback):
     def __init__(
         self, loss: NeuralSparseLoss, phases: Sequence[Phase] = (), ramp_fraction: float = 0.0
     ) -> None:
-        check_phases(phases)
-        if not 0 <= ramp_fraction <= 1:
-            raise ValueError(f"ramp_fraction must lie in [0, 1]; received {ramp_fraction}")
+        checked = LossSettings(phases=tuple(phases), ramp_fraction=ramp_fraction)
         self.loss = loss
-        self.phases = tuple(phases)
-        self.ramp_fraction = ramp_fraction
+        self.phases, self.ramp_fraction = checked.phases, checked.ramp_fraction
         self.phase_index = 0
         # A term that the user switched off stays off, because a phase would undo an ablation.
         self.switched_on = {name for name, weight in loss.weights.items() if weight}
