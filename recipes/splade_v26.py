@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import (
     corpus,
@@ -171,15 +171,6 @@ class Config(RecipeSettings):
     )
 
     train: Annotated[TrainingSettings, NO_PREFIX] = SCRATCH_TRAINING
-
-
-class Taught(NamedTuple):
-    """The settings and rows of a run after its teacher has been asked."""
-
-    cfg: Config
-    rows: list[dict[str, Any]] | Dataset
-    embeddings: Embeddings | None  # what the collator looks texts up in
-    compared: dict[str, float]  # nDCG@10 of training queries, if BM25 and the model were compared
 
 
 def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
@@ -399,23 +390,6 @@ def prepare_terms(
     return model, terms
 
 
-def measure_before(
-    cfg: Config,
-    model: SparseEncoder,
-    evaluator: evaluation.RetrievalEvaluator,
-    loaded: data.TrainingData,
-    record: report.RunRecord,
-    stages: runs.Stages,
-) -> None:
-    """Measure BM25 and, unless the options or a plan say otherwise, the model before training."""
-    stages.begin("measure BM25")
-    record.add("bm25", evaluation.evaluate_bm25(evaluator))
-    if cfg.evaluation.initial_evaluation:
-        stages.begin("measure the model before training")
-        result, sampled = evaluation.evaluate_within(LONGEST_FIRST_MEASURE, model, evaluator, loaded.measured)
-        record.add("initial" if sampled == len(loaded.measured.corpus) else "initial_sample", result)
-
-
 def teach(
     cfg: Config,
     model: SparseEncoder,
@@ -423,10 +397,14 @@ def teach(
     rows: list[dict[str, Any]] | Dataset,
     process: PartialState,
     stages: runs.Stages,
-) -> Taught:
+) -> tuple[Config, list[dict[str, Any]] | Dataset, Embeddings | None, dict[str, float]]:
     """Let the teacher say what it finds of the rows, which is computed once and kept on the disk.
 
     BM25 as the teacher of the preset teaches only where it ranks better than the model.
+
+    Returns:
+        The settings and the rows from now on; what the collator looks texts up in; and nDCG@10 of training
+        queries, if BM25 and the model were compared.
     """
     compared: dict[str, float] = {}
     if isinstance(teacher, teachers.BM25Teacher) and may_go_untaught(cfg):
@@ -444,60 +422,7 @@ def teach(
         stages.begin("prepare the teacher")
         with process.main_process_first():
             rows, embeddings = teachers.teach_rows(teacher, rows, cfg.teacher_cache)
-    return Taught(cfg, rows, embeddings, compared)
-
-
-def leave_behind(
-    cfg: Config,
-    model: SparseEncoder,
-    terms: training.Terms,
-    trainer: training.SpladeTrainer,
-    evaluator: evaluation.RetrievalEvaluator,
-    loaded: data.TrainingData,
-    record: report.RunRecord,
-    stages: runs.Stages,
-    **others: Any,
-) -> None:
-    """Save the model, measure it, and write what the run leaves: its card, the numbers, and a page.
-
-    The model is saved before anything else can fail. `others` go to `training.finish_run`.
-    """
-    searched = loaded.measured.corpus
-    stages.begin("save the model")
-    training.save_model(model, cfg.output_dir / "model")
-    stages.begin("measure the model after training")
-    trained = evaluator.evaluate(model)
-    record.add("trained", trained)
-    stages.begin("measure it without its expansion")
-    record.metrics["own_terms"] = evaluator.evaluate_own_terms(model)
-    stages.begin("write the results")
-    record.look_closer(model, evaluator, searched, terms.stopword_ids)
-    report.record_symptoms(
-        cfg.output_dir,
-        model,
-        evaluator,
-        idf=terms.idf,
-        stopword_ids=terms.stopword_ids,
-    )
-    examples = evaluation.example_searches(
-        model,
-        dict(zip(evaluator.query_ids[:3], evaluator.query_texts, strict=False)),
-        searched,
-        trained.run,
-        relevant=evaluator.qrels,
-    )
-    training.finish_run(
-        cfg,
-        trainer,
-        stages,
-        task="retrieval",
-        measured=len(searched),
-        metrics=record.metrics,
-        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{examples}",
-        timing=trained.timing,
-        wanted_terms={"document": cfg.document_terms, "query": cfg.query_terms},
-        **others,
-    )
+    return cfg, rows, embeddings, compared
 
 
 def main(cfg: Config) -> None:
@@ -515,7 +440,8 @@ def main(cfg: Config) -> None:
     stages.begin("read the data")
     given = cfg.negatives in ("given", "none") and cfg.teacher_scores is None
     loaded, evaluators = training.read_retrieval(cfg, process, given_rows=given)
-    documents, evaluator = loaded.documents, evaluators["test"]
+    documents, searched = loaded.documents, loaded.measured.corpus
+    evaluator = evaluators["test"]
     stages.begin("make the training rows")
     rows, negatives_from = make_rows(cfg, loaded, evaluator, plan, process)
     mines = negatives_from == "mined"
@@ -528,7 +454,7 @@ def main(cfg: Config) -> None:
     process.print(
         f"{cfg.data}: {len(rows) if plan is None else plan.rows} training rows, "
         f"{len(evaluator.query_ids)} test queries, {len(documents)} documents, "
-        f"{len(loaded.measured.corpus)} of them searched",
+        f"{len(searched)} of them searched",
         flush=True,
     )
 
@@ -536,13 +462,22 @@ def main(cfg: Config) -> None:
     # A resumed run is refused if its data have changed.
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
-    # Encoder, and what its vocabulary means in these documents. It is measured before it learns anything.
+    # Encoder, and what its vocabulary means in these documents.
     cfg, model = start_encoder(cfg, loaded, process, stages)
     stages.begin("count the terms of the documents")
     model, terms = prepare_terms(cfg, model, documents, process)
+
+    # Evaluation before training, with BM25 on the same queries. A plan measures BM25 alone.
     record = report.RunRecord(cfg.output_dir)
     if process.is_main_process:
-        measure_before(cfg, model, evaluator, loaded, record, stages)
+        stages.begin("measure BM25")
+        record.add("bm25", evaluation.evaluate_bm25(evaluator))
+        if cfg.evaluation.initial_evaluation:
+            stages.begin("measure the model before training")
+            result, found = evaluation.evaluate_within(
+                LONGEST_FIRST_MEASURE, model, evaluator, loaded.measured
+            )
+            record.add("initial" if found == len(searched) else "initial_sample", result)
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
@@ -597,7 +532,7 @@ def main(cfg: Config) -> None:
         told = plan.measure(
             trainer,
             documents,
-            searched=len(loaded.measured.corpus) + len(evaluator.query_ids),
+            searched=len(searched) + len(evaluator.query_ids),
             first_seconds=LONGEST_FIRST_MEASURE,
             mines=mines,
             compares=bool(compared),
@@ -605,26 +540,50 @@ def main(cfg: Config) -> None:
         process.print(told)
         return
     trainer.train(resume_from_checkpoint=cfg.resume)
+    if not process.is_main_process:
+        return
 
-    # What the run leaves behind.
-    if process.is_main_process:
-        leave_behind(
-            cfg,
-            model,
-            terms,
-            trainer,
-            evaluator,
-            loaded,
-            record,
-            stages,
-            settings={
-                "preset": cfg.preset,
-                "teacher": taught_by if cfg.loss.needs_teacher else "none",
-                "negatives": negatives_from if "negative_1" in rows[0] else "none",
-                "output vocabulary": cfg.output_vocabulary,
-            },
-            training_queries=compared,
-        )
+    # The model is saved before anything else can fail.
+    stages.begin("save the model")
+    training.save_model(model, cfg.output_dir / "model")
+
+    # Evaluation after training.
+    stages.begin("measure the model after training")
+    trained = evaluator.evaluate(model)
+    record.add("trained", trained)
+    stages.begin("measure it without its expansion")
+    record.metrics["own_terms"] = evaluator.evaluate_own_terms(model)
+
+    # What the run leaves behind: sample searches, the diagnosis, the card of the model, the numbers, and a
+    # page.
+    stages.begin("write the results")
+    record.look_closer(model, evaluator, searched, terms.stopword_ids)
+    report.record_symptoms(cfg.output_dir, model, evaluator, idf=terms.idf, stopword_ids=terms.stopword_ids)
+    examples = evaluation.example_searches(
+        model,
+        dict(zip(evaluator.query_ids[:3], evaluator.query_texts, strict=False)),
+        searched,
+        trained.run,
+        relevant=evaluator.qrels,
+    )
+    training.finish_run(
+        cfg,
+        trainer,
+        stages,
+        task="retrieval",
+        measured=len(searched),
+        metrics=record.metrics,
+        settings={
+            "preset": cfg.preset,
+            "teacher": taught_by if cfg.loss.needs_teacher else "none",
+            "negatives": negatives_from if "negative_1" in rows[0] else "none",
+            "output vocabulary": cfg.output_vocabulary,
+        },
+        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{examples}",
+        timing=trained.timing,
+        wanted_terms={"document": cfg.document_terms, "query": cfg.query_terms},
+        training_queries=compared,
+    )
 
 
 if __name__ == "__main__":
