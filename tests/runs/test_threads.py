@@ -94,23 +94,13 @@ def test_one_thread_that_a_launcher_has_set_is_not_the_users(
     assert told == [str(allowed_cores()) if chosen is None else "1"] * 2
 
 
-@pytest.mark.parametrize(
-    ("busy", "processes", "policy", "told"),
-    [(1.0, 1, None, True), (0.2, 1, None, False), (1.0, 2, None, False), (1.0, 1, "passive", False)],
-)
-def test_shared_cores_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    busy: float,
-    processes: int,
-    policy: str | None,
-    told: bool,
-) -> None:
-    """The user can set the variable only before the start, so that the run has to say it."""
-    monkeypatch.setattr(os, "environ", {} if policy is None else {"OMP_WAIT_POLICY": policy})
+@pytest.mark.parametrize("processes", [1, 3, 9])
+def test_the_processes_of_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """Each with all of them would start as many threads as there are cores, times the processes."""
+    taken: list[int] = []
+    monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(threads, "allowed_cores", lambda: 8)
-    monkeypatch.setattr(threads, "busy_cores", lambda: busy)
-    monkeypatch.setattr(threads.torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(threads.torch, "set_num_threads", taken.append)
     monkeypatch.delitem(sys.modules, "numba", raising=False)  # its threads stay as they are
-    assert take_cores(processes) == 8 // processes
-    assert ("OMP_WAIT_POLICY=passive" in caplog.text) is told
+    take_cores(processes)
+    assert taken == [max(1, 8 // processes)]

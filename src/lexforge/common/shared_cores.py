@@ -46,15 +46,11 @@ def share_cores() -> None:
     It works only before torch is imported, because OpenMP reads the variable once. What the user has set
     stays. A line on standard error tells of it.
     """
-    if "torch" in sys.modules or policy_was_set() or busy_cores() < SHARED:
+    was_set = POLICY in os.environ or "GOMP_SPINCOUNT" in os.environ
+    if "torch" in sys.modules or was_set or busy_cores() < SHARED:
         return
     os.environ[POLICY] = "passive"
     print(f"Other processes use these cores: threads sleep while they wait ({POLICY}).", file=sys.stderr)
-
-
-def policy_was_set() -> bool:
-    """Return whether it was said how threads wait, by a variable that OpenMP reads."""
-    return POLICY in os.environ or "GOMP_SPINCOUNT" in os.environ
 
 
 def _idle_seconds(cores: set[int]) -> float:

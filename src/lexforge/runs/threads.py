@@ -7,7 +7,6 @@ environment and command.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sys
@@ -17,9 +16,7 @@ from pathlib import Path
 import torch
 
 from lexforge.common.control_groups import control_groups
-from lexforge.common.shared_cores import POLICY, SHARED, busy_cores, policy_was_set
 
-logger = logging.getLogger(__name__)
 VARIABLE = "OMP_NUM_THREADS"
 FLAG = "--num_cpu_threads_per_process"  # of `accelerate launch`, also with dashes
 
@@ -57,17 +54,11 @@ def threads_were_set(environment: Mapping[str, str], command: Sequence[str]) -> 
     return VARIABLE in environment or FLAG.replace("-", "_") in names
 
 
-def take_cores(local_processes: int) -> int:
+def take_cores(local_processes: int) -> None:
     """Let torch and the compiled searches use this process's share of the cores.
-
-    Where other processes use the same cores, a line of the log says how to wait for them: torch is loaded by
-    now, and OpenMP has read its variables. `lexforge train` sets the variable in time.
 
     Args:
         local_processes: Number of processes of the run on this machine.
-
-    Returns:
-        The number of threads.
     """
     threads = max(1, allowed_cores() // local_processes)
     torch.set_num_threads(threads)
@@ -77,10 +68,3 @@ def take_cores(local_processes: int) -> int:
         limit_threads(threads)
     else:  # numba reads the variable when it is imported, which a process that does not search never does
         os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
-    # Several processes of one run start at the same time and would take one another for others.
-    if threads > 1 and local_processes == 1 and not policy_was_set() and busy_cores() >= SHARED:
-        logger.warning(
-            "other processes use the cores of this run, which is faster if it is started with %s=passive",
-            POLICY,
-        )
-    return threads
