@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 
 # A further pass of an epoch has the order of an epoch that no training reaches.
 _FURTHER = 1_000_000
@@ -47,7 +44,7 @@ class FullEpochs(NoDuplicatesBatchSampler):
             one.set_epoch(epoch + further * _FURTHER)
 
 
-class WeightedBatchSampler(DefaultBatchSampler):
+class WeightedBatchSampler(FullEpochs):
     """Draws as many rows per epoch as there are, in proportion to their weights, and makes batches of them.
 
     A row with the share p of the weight of N rows is drawn N p times per epoch, rounded up or down, so a row
@@ -57,12 +54,9 @@ class WeightedBatchSampler(DefaultBatchSampler):
     sentence-transformers says so, and rows are taken again (`FullEpochs`).
 
     Args:
-        dataset: The N training rows.
-        batch_size: Rows per batch.
-        drop_last: Whether an incomplete last batch is dropped.
+        *args: What `FullEpochs` takes.
         weights: `[N]` float64, >= 0, in the order of the rows; at least one is above 0.
-        seed: Seed of the draw and of the order.
-        **kwargs: What `FullEpochs` takes beside these.
+        **kwargs: What `FullEpochs` takes.
 
     Raises:
         ValueError: If there is not one weight per row.
@@ -70,37 +64,22 @@ class WeightedBatchSampler(DefaultBatchSampler):
     Source: Madow, "On the Theory of Systematic Sampling, II" (1949), for the draw.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        batch_size: int,
-        drop_last: bool,
-        *,
-        weights: NDArray[np.float64],
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(dataset, batch_size, drop_last, seed=seed, **kwargs)
-        if len(weights) != len(dataset):
-            raise ValueError(f"each row needs a weight; received {len(weights)} for {len(dataset)} rows")
-        self._rows, self._weights, self._options = dataset, weights, {"seed": seed, **kwargs}
-        # Without a generator of its own the order would follow from the global one.
-        self._options["generator"] = kwargs.get("generator") or torch.Generator()
-
-    def __len__(self) -> int:
-        """Return the number of batches per epoch."""
-        return len(self._batches(self._rows))
+    def __init__(self, *args: Any, weights: NDArray[np.float64], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if len(weights) != len(self.dataset):
+            raise ValueError(f"each row needs a weight; received {len(weights)} for {len(self.dataset)} rows")
+        self.weights = weights
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the places of the rows of each batch of the epoch."""
-        drawn = draw_rows(self._weights, self.seed or 0, self.epoch)
-        batches = self._batches(self._rows.select(drawn))
+        drawn = draw_rows(self.weights, self.seed, self.epoch)
+        # Without a generator of its own the order would follow from the global one.
+        generator = self.generator or torch.Generator()
+        rows = self.dataset.select(drawn)
+        batches = FullEpochs(rows, self.batch_size, self.drop_last, generator=generator, seed=self.seed)
         batches.set_epoch(self.epoch)
         for batch in batches:
             yield drawn[batch].tolist()
-
-    def _batches(self, rows: Dataset) -> FullEpochs:
-        return FullEpochs(rows, self.batch_size, self.drop_last, **self._options)
 
 
 def draw_rows(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[np.int64]:
