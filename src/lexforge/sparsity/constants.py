@@ -28,14 +28,12 @@ BOUND, BOUND_WITH_QUERIES = math.log(1e3), math.log(5e3)
 SAMPLE, FEW = 3000, 500
 # How far, as a share, queries may end from their wanted number without a warning.
 QUERY_TOLERANCE = 0.05
-# Documents by which the depth below is chosen, and how many times the wanted number of logits they must have
-# above it, so that the sample is encoded once.
-PROBED, MARGIN = 128, 1.2
 # Entries of the vectors that are counted at once, active or not: .1 GB where every term is active.
 BLOCK_ENTRIES = 2**22
-# How far below 0 logits are looked at: first to 1, which is deep enough for a trained model, then twice as
-# far each time, up to 64, where a larger number than the model can have is given up.
-FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0
+# How far below 0 logits are looked at where those above 0 are too few: first to .25, which is deep enough for
+# a model that was trained for the number, then four times as far each time, up to 64, where a larger number
+# than the model can have is given up.
+FIRST_DEPTH, LARGEST_DEPTH = 0.25, 64.0
 # Of the scale of the logits after a level (`scale_after`): the exponent of the level, chosen on queries of
 # train, and the limit. No larger scale was measured, and a head that would ask for one was not trained for
 # SPLADE.

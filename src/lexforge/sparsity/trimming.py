@@ -29,8 +29,6 @@ from lexforge.sparsity.constants import (
     FIRST_DEPTH,
     LARGEST_DEPTH,
     LARGEST_SCALE,
-    MARGIN,
-    PROBED,
     SCALE_EXPONENT,
 )
 from lexforge.sparsity.sample import in_blocks, mean_active_terms
@@ -122,7 +120,9 @@ def document_levels(
     *,
     batch_size: int = 32,
 ) -> DocumentLevels:
-    """Find the levels at which documents have several wanted mean numbers of active terms, in one encoding.
+    """Find the levels at which documents have several wanted mean numbers of active terms.
+
+    The documents are encoded once, and again where they are to have more terms than the model gives them.
 
     Args:
         model: A SPLADE encoder that `check_trimming` accepts, fused or plain. It is not changed.
@@ -143,7 +143,7 @@ def document_levels(
     # Logits of all documents together that lie above the level of a number.
     above = {number: max(1, round(number * len(documents))) for number in wanted}
     most = max(above.values()) + 1
-    depth = _probed_depth(model, documents, max(wanted), batch_size)
+    depth = 0.0  # a model has few logits above 0, and thousands above -2
     while True:
         largest, active = _largest_logits(model, documents, most, depth, batch_size)
         if len(largest) == most:
@@ -153,7 +153,7 @@ def document_levels(
                 f"{len(documents)} documents have {len(largest)} logits in all; wanted are {max(wanted):g} "
                 "per document"
             )
-        depth = max(FIRST_DEPTH, 2 * depth)
+        depth = max(FIRST_DEPTH, 4 * depth)
     descending = np.sort(largest)[::-1]
     # The middle between the last logit that counts and the first one that does not.
     levels = {number: float(descending[n - 1 : n + 1].mean()) for number, n in above.items()}
@@ -343,33 +343,8 @@ def _check_number(model: SparseEncoder, name: str, wanted: float) -> None:
         )
 
 
-def _probed_depth(model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int) -> float:
-    """How far below 0 logits must be looked at, by a few documents, so that the sample is encoded once.
-
-    A larger depth costs time: a model has few logits above 0, and thousands above -2.
-    """
-    probed = documents[:: max(1, len(documents) // PROBED)]
-    enough = MARGIN * wanted
-    if model.max_active_dims is not None:  # above which no mean comes
-        enough = min(enough, (wanted + model.max_active_dims) / 2)
-    count = round(enough * len(probed))
-    depth = FIRST_DEPTH
-    while depth < LARGEST_DEPTH:
-        largest, _ = _largest_logits(model, probed, count, depth, batch_size, show=False)
-        if len(largest) == count:
-            return max(0.0, -float(largest.min()))
-        depth *= 2
-    return depth
-
-
 def _largest_logits(
-    model: SparseEncoder,
-    documents: Sequence[str],
-    most: int,
-    depth: float,
-    batch_size: int,
-    *,
-    show: bool = True,
+    model: SparseEncoder, documents: Sequence[str], most: int, depth: float, batch_size: int
 ) -> tuple[NDArray[np.float64], int]:
     """Return the largest logits of terms in documents, `[n]`, and how many of all logits are above 0.
 
@@ -379,10 +354,7 @@ def _largest_logits(
     """
     largest: NDArray[np.float64] = np.empty(0)
     active = 0
-    with (
-        evaluation_mode(model),
-        Progress(len(documents), "Count terms", "documents", show=show) as progress,
-    ):
+    with evaluation_mode(model), Progress(len(documents), "Count terms", "documents") as progress:
         for part in in_blocks(model, documents):
             with raised_bias(model, depth):
                 vectors = encode(model, part, "document", batch_size=batch_size)
