@@ -40,7 +40,6 @@ SPEEDS = {
     "search_p95_ms": "milliseconds per search, 95th percentile",
     "search_p99_ms": "milliseconds per search, 99th percentile",
 }
-SHOWN_TERMS = 15  # terms of each list of the vocabulary
 FACTS = {"data": "Data", "model": "Model", "preset": "Preset", "loss.name": "Loss", "teacher": "Teacher"}
 
 
@@ -91,7 +90,6 @@ def _render(runs: Sequence[RunFiles]) -> str:
         written=datetime.now().strftime("%Y-%m-%d %H:%M"),
         runs=runs,
         speeds=SPEEDS,
-        shown_terms=SHOWN_TERMS,
         facts=[_facts(run) for run in runs],
         verdicts=[sentences(run) for run in runs],
         versus=versus(*runs) if len(runs) == 2 else None,
@@ -195,8 +193,7 @@ def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
 
 def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]], run: RunFiles) -> str:
     """Say what it means that punctuation or stop words are among the strongest terms; empty if none is."""
-    shown = strong[:SHOWN_TERMS]
-    empty = [term for term, _, stop in shown if stop or is_punctuation(term)]
+    empty = [term for term, _, stop in strong if stop or is_punctuation(term)]
     if not empty:
         return ""
     be = "is punctuation or a stop word" if len(empty) == 1 else "are punctuation or stop words"
@@ -204,7 +201,7 @@ def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]], run: RunFiles
         partial(flag_of, config=run.config), terms_are_wanted=run.wanted_terms.get("document") is not None
     )
     return (
-        f"{len(empty)} of these {len(shown)} {be}. Most texts have such terms, so they tell texts "
+        f"{len(empty)} of these {len(strong)} {be}. Most texts have such terms, so they tell texts "
         "apart little and make each search longer. A few low in the list are usual. If they lead it, "
         f"{advice}."
     )

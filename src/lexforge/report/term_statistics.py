@@ -13,7 +13,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.corpus import Vectors
 from lexforge.models import name_columns
 
-SHOWN = 50  # terms that are listed
+SHOWN = 15  # terms that are listed
 BINS = 40  # bars of a histogram, at most
 BLOCK = 65_536  # rows that are counted at once
 
