@@ -190,7 +190,8 @@ class ResumableTraining(BaseTrainer):
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(place))
         if self.args.should_save:
-            rotate(run, self._argument("save_total_limit"), self.state.best_model_checkpoint)
+            limit = self._given.get("save_total_limit", self.args.save_total_limit)
+            rotate(run, limit, self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, checkpoint_path: str, model: Any = None) -> None:
         """Load the model, except into shards: they were copied from a model that had been loaded."""
@@ -278,15 +279,9 @@ class ResumableTraining(BaseTrainer):
                 setattr(self.args, name, value)
                 del self._given[name]
 
-    def _argument(self, name: str) -> Any:
-        """A training argument as the user gave it."""
-        return self._given.get(name, getattr(self.args, name))
-
     def _argument_record(self) -> dict[str, Any]:
         """The user's training arguments in JSON types, with the number of ranks under `world_size`."""
-        limit = self._argument("save_total_limit")
-        record = self.args.to_sanitized_dict() | self._given
-        return record | {"save_total_limit": limit, "world_size": world_size()}
+        return self.args.to_sanitized_dict() | self._given | {"world_size": world_size()}
 
     def checkpoint_bytes(self) -> int:
         """The least size of a checkpoint: parameters, tied ones once, and the state of the optimizer."""
