@@ -52,6 +52,7 @@ from lexforge.settings import (
     MultiLabelOptions,
     RecipeSettings,
     TrainingSettings,
+    check_positive,
 )
 
 if TYPE_CHECKING:
@@ -147,8 +148,7 @@ def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
     data.detect_rows(cfg.data, cfg.source)
-    if cfg.head_learning_rate is not None and not cfg.head_learning_rate > 0:
-        raise ValueError(f"head_learning_rate must be above 0; received {cfg.head_learning_rate}")
+    check_positive(head_learning_rate=cfg.head_learning_rate)
     if cfg.loss.name == "bce" and cfg.loss != LossOptions("bce"):
         raise ValueError(
             "--loss bce reads no number of nws, so that it would be ignored: leave out --similarity, "

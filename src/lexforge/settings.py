@@ -102,17 +102,17 @@ class Phase:
             )
 
 
-def check_positive(**numbers: float) -> None:
+def check_positive(**numbers: float | None) -> None:
     """Refuse numbers that are not finite or not above 0.
 
     Args:
-        **numbers: Numbers by the name under which the user gave them.
+        **numbers: Numbers by the name under which the user gave them; None is not checked.
 
     Raises:
         ValueError: If one of them is not.
     """
     for name, number in numbers.items():
-        if not 0 < number < math.inf:
+        if number is not None and not 0 < number < math.inf:
             raise ValueError(f"{name} must be a finite number above 0; received {number}")
 
 
@@ -456,16 +456,10 @@ class TrainingSettings:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must be 0 or more; received {self.weight_decay}")
-        positive = ("batch_size", "gradient_accumulation_steps", "logging_steps")
-        optional = ("steps", "epochs", "learning_rate", "save_steps", "save_total_limit")
-        for name in (*optional, *positive):
-            value = getattr(self, name)
-            if not (value is None and name in optional) and not value > 0:
-                raise ValueError(f"{name} must be above 0; received {value}")
-        for name in ("epochs", "learning_rate"):
-            if getattr(self, name) == math.inf:
-                raise ValueError(f"{name} must be finite; received inf")
-        if self.logging_steps > 1 and self.logging_steps % 1:  # not so for infinity either
+        counts = ("steps", "epochs", "batch_size", "gradient_accumulation_steps", "save_total_limit")
+        for name in (*counts, "learning_rate", "save_steps", "logging_steps"):
+            check_positive(**{name: getattr(self, name)})
+        if self.logging_steps > 1 and self.logging_steps % 1:
             raise ValueError(f"logging_steps above 1 must be a whole number; received {self.logging_steps}")
 
     def left_open(self) -> TrainingSettings:
@@ -828,12 +822,9 @@ class EvaluationSettings:
     initial_evaluation: bool = True
 
     def __post_init__(self) -> None:
-        if self.eval_steps is not None and not self.eval_steps > 0:
-            raise ValueError(f"eval_steps must be above 0, or None; received {self.eval_steps}")
+        check_positive(eval_steps=self.eval_steps, early_stopping=self.early_stopping)
         if self.eval_steps is not None and self.eval_steps > 1 and self.eval_steps % 1:
             raise ValueError(f"eval_steps above 1 must be a whole number; received {self.eval_steps}")
-        if self.early_stopping is not None and self.early_stopping < 1:
-            raise ValueError(f"early_stopping must be at least 1, or None; received {self.early_stopping}")
         for name, needed in (("best_measure", "eval_steps"), ("early_stopping", "best_measure")):
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise ValueError(f"{name} needs {needed}; received {name} {getattr(self, name)!r} alone")
@@ -1124,7 +1115,7 @@ def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) 
         ValueError: If a number is not finite or not above 0, or if an inference-free model is to have a
             number of `query_terms`.
     """
-    check_positive(**{name: number for name, number in wanted.items() if number is not None})
+    check_positive(**wanted)
     if inference_free and wanted.get("query_terms") is not None:
         raise ValueError(
             "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "

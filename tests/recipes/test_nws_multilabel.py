@@ -293,5 +293,5 @@ def test_numbers_that_the_loss_does_not_read_are_refused(file: Path) -> None:
 
 def test_a_rate_that_unlearns_is_refused(file: Path) -> None:
     """As the rate of the encoder is; the prototypes would go up the gradient."""
-    with pytest.raises(ValueError, match="head_learning_rate must be above 0; received -1"):
+    with pytest.raises(ValueError, match="head_learning_rate must be a finite number above 0; received -1"):
         recipe.main(config(file, "lexical", head_learning_rate=-1.0))
