@@ -2,23 +2,20 @@
 
     python scripts/bench/bench_diagnosis.py runs/presets/*/*/*/run --language korquad=ko
 
-Each argument is the run directory of recipes/splade_v26.py. Its model encodes a sample of the texts that it
-was tested on, and nothing is written into the run. Rows go to results/diagnosis.csv.
+Each argument is the run directory of recipes/splade_v26.py. Its model encodes the texts that it was tested on,
+and diagnosis.json of the run is written anew. Rows go to results/diagnosis.csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import append_rows
 
 from lexforge import data, evaluation, models, report
-from lexforge.report.diagnosis import findings_of
-from lexforge.report.run_files import read_run_files
 
 
 def row(run: Path, language: str | None) -> dict[str, Any]:
@@ -28,7 +25,8 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
     model = models.load_encoder(run / "model")
     measured = data.load_training_data(config["data"], ["test"]).measured
     documents = list(measured.corpus.values())
-    sample = report.measure_symptoms(
+    report.record_symptoms(
+        run,
         model,
         evaluation.RetrievalEvaluator(measured.queries, measured.corpus, measured.split("test")),
         idf=data.corpus_idf(
@@ -39,7 +37,6 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
         ),
         stopword_ids=data.stopword_ids(model.tokenizer, language),
     )
-    findings = findings_of(replace(read_run_files(run), diagnosis=sample))
     return {
         "set": Path(config["data"]).name,
         "preset": config["preset"],
@@ -47,7 +44,7 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
         "steps": config["train"]["steps"],
         **{
             finding.symptom.name: "" if finding.number is None else round(finding.number, 4)
-            for finding in findings
+            for finding in report.diagnose(run)
         },
     }
 

@@ -500,14 +500,14 @@ def test_a_dense_run_is_diagnosed_by_its_log(tmp_path: Path) -> None:
 
 
 def test_a_sample_of_another_vocabulary_or_model_is_refused(
-    tiny_splade: SparseEncoder, tiny_dense: SentenceTransformer
+    tiny_splade: SparseEncoder, tiny_dense: SentenceTransformer, tmp_path: Path
 ) -> None:
     """It must end in one line, not in a mean over the wrong terms."""
     evaluator = evaluator_of(["a"], ["a"])
     with pytest.raises(ValueError, match="idf must be"):
-        report.measure_symptoms(tiny_splade, evaluator, idf=np.ones(3), stopword_ids=[])
+        report.record_symptoms(tmp_path, tiny_splade, evaluator, idf=np.ones(3), stopword_ids=[])
     with pytest.raises(TypeError, match="only a sparse model has terms; received SentenceTransformer"):
-        report.measure_symptoms(cast(Any, tiny_dense), evaluator, idf=np.ones(3), stopword_ids=[])
+        report.record_symptoms(tmp_path, cast(Any, tiny_dense), evaluator, idf=np.ones(3), stopword_ids=[])
 
 
 def test_the_text_of_findings_puts_the_sick_ones_first() -> None:

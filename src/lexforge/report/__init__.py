@@ -9,7 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.report.curve_drawing import Panel, draw_curves
     from lexforge.report.diagnosis import Finding, diagnose, findings_text
-    from lexforge.report.model_numbers import measure_symptoms, record_symptoms
+    from lexforge.report.model_numbers import record_symptoms
     from lexforge.report.page import write_page
     from lexforge.report.record import RunRecord
     from lexforge.report.training_charts import loss_note
@@ -23,7 +23,6 @@ __all__ = [
     "draw_curves",
     "findings_text",
     "loss_note",
-    "measure_symptoms",
     "record_symptoms",
     "run_verdict",
     "write_page",

@@ -155,7 +155,7 @@ def _findings(run: RunFiles) -> list[Finding]:
 
 
 def _of_the_model(sample: Mapping[str, Any] | None) -> dict[str, Measured]:
-    """What `measure_symptoms` returned, by symptom."""
+    """What `record_symptoms` wrote, by symptom."""
     if sample is None:
         reason = "the run has no diagnosis.json yet, which it writes at its end"
         names = list(SYMPTOMS)[: list(SYMPTOMS).index("scale")]

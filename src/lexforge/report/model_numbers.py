@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,42 +31,19 @@ def record_symptoms(
     idf: NDArray[np.floating],
     stopword_ids: Sequence[int],
 ) -> None:
-    """Measure a trained model and write the numbers into its run directory, where `diagnose` reads them.
+    """Measure a trained model on evenly spaced queries and documents, and write what `diagnose` reads of it.
+
+    The file in the run directory, diagnosis.json, holds plain numbers by name under `queries` and `documents`
+    (`numbers_of_texts`), and `vocabulary_size` and `stop_words`, the sizes of the vocabulary and of its part
+    that is stop words. A model with the head of BGE-M3 has no number of expansion.
 
     Args:
         run: The run directory.
-        model: See `measure_symptoms`, also for the other arguments.
-        evaluator: The queries and the collection.
-        idf: Inverse document frequencies.
-        stopword_ids: Ids of stop words.
-
-    Raises:
-        ValueError: If `measure_symptoms` refuses the arguments.
-    """
-    numbers = measure_symptoms(model, evaluator, idf=idf, stopword_ids=stopword_ids)
-    write_json(Path(run) / DIAGNOSIS_FILE, numbers)
-
-
-def measure_symptoms(
-    model: SparseEncoder,
-    evaluator: RetrievalEvaluator,
-    *,
-    idf: NDArray[np.floating],
-    stopword_ids: Sequence[int],
-) -> dict[str, Any]:
-    """Measure what `diagnose` reads of a trained model, on evenly spaced queries and documents.
-
-    Args:
         model: A SPLADE encoder.
         evaluator: The queries of a test or dev split, and the collection that they search. What it encoded
             to evaluate this model is taken; otherwise it encodes all of them.
         idf: `[V]` float, inverse document frequencies of the collection (`lexforge.data.corpus_idf`).
         stopword_ids: Ids of the stop words of the texts' language (`lexforge.data.stopword_ids`).
-
-    Returns:
-        Plain numbers by name under `queries` and `documents` (`numbers_of_texts`), and `vocabulary_size`
-        and `stop_words`, the sizes of the vocabulary and of its part that is stop words. A model with the
-        head of BGE-M3 has no number of expansion.
 
     Raises:
         TypeError: If the model is not sparse.
@@ -95,12 +71,13 @@ def measure_symptoms(
         numbers[kind] = numbers_of_texts(sparse.csr_array(vectors)[places], own, idf, stop)
         if any(isinstance(module, TokenWeights) for module in model.modules()):
             numbers[kind]["expansion"] = None  # by its nature, and not for a want of training
-    return {
+    content = {
         "vocabulary_size": size,
         "stop_words": int(stop.sum()),
         "queries": numbers["query"],
         "documents": numbers["document"],
     }
+    write_json(Path(run) / DIAGNOSIS_FILE, content)
 
 
 def numbers_of_texts(

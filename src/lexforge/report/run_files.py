@@ -38,7 +38,7 @@ class RunFiles:
         begins: The lines that say where training began or was resumed.
         terms: The use of the vocabulary, as `term_statistics` describes it; None before it is written.
         searches: The sampled searches, as `sample_searches` describes them; None before they are written.
-        diagnosis: What `measure_symptoms` returned of the trained model; None before it is written.
+        diagnosis: What `record_symptoms` wrote of the trained model; None before it is written.
         missing: Name of a file that the run has not written -> what the page cannot show without it.
     """
 
