@@ -2,8 +2,8 @@
 
     python scripts/bench/bench_diagnosis.py runs/presets/*/*/*/run --language korquad=ko
 
-Each argument is the run directory of recipes/splade_v26.py. Its model encodes the texts that it was tested on,
-and diagnosis.json of the run is written anew. Rows go to results/diagnosis.csv.
+Each argument is the run directory of recipes/splade_v26.py. Its model encodes the texts that it was tested
+on, and diagnosis.json of the run is written anew. Rows go to results/diagnosis.csv.
 """
 
 from __future__ import annotations
