@@ -97,7 +97,8 @@ def new_checkpoint(
             set_aside_after(place)
             publish_checkpoint(staged, place)
     except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
-        message = disk_full(run, size(), size_of(unfinished), error)
+        written = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())
+        message = disk_full(run, size(), written, error)
         shutil.rmtree(unfinished, ignore_errors=True)
         if message:
             raise DiskFullError(message) from error
@@ -218,8 +219,3 @@ def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | N
         f"a checkpoint of at least {byte_size(needed)} does not fit into {run}: {byte_size(missing)} are "
         f"missing. Nothing of it is kept; the last whole checkpoint is {last_checkpoint(run)}"
     )
-
-
-def size_of(folder: Path) -> int:
-    """The number of bytes of all files under a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

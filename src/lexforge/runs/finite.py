@@ -146,13 +146,22 @@ class FiniteTraining(BaseTrainer):
     def _stop_run(self, broken: Sequence[str], rows: Sequence[Row], *, parameters: bool = False) -> NoReturn:
         """Save if the parameters are still good, and raise the same error on every rank."""
         training = self.model.training
-        found = describe_non_finite(broken, describe_rows(rows, self.train_dataset if training else None))
+        ranks = of_all_ranks((list(broken), describe_rows(rows, self.train_dataset if training else None)))
+        found = "; ".join(
+            f"{', '.join(names)} became NaN or infinite"
+            + (f" on rank {rank}" if len(ranks) > 1 else "")
+            + f" with {described}"
+            for rank, (names, described) in enumerate(ranks)
+            if names  # the other ranks found nothing
+        )
         if parameters:
             when = f"by the optimizer in step {self.state.global_step}"
         elif training:
             when = f"in the step after {self.state.global_step}"
-            if self.state.global_step and self._model_is_finite():  # nothing was trained before the first
-                save_now(self)
+            if self.state.global_step:  # nothing was trained before the first
+                finite = all(all_finite(parameter) for _, parameter in self._named_parameters())
+                if not on_any_rank(not finite, self.args.device):
+                    save_now(self)
         else:
             when = "in evaluation"
         raise NonFiniteError(
@@ -160,10 +169,6 @@ class FiniteTraining(BaseTrainer):
             f"{last_checkpoint(str(self.args.output_dir)) or 'none'}. Lower the learning rate or the weight "
             "of that term, or look at those rows"
         )
-
-    def _model_is_finite(self) -> bool:
-        finite = all(all_finite(parameter) for _, parameter in self._named_parameters())
-        return not on_any_rank(not finite, self.args.device)
 
 
 class _ParameterCheck(TrainerCallback):
@@ -235,26 +240,6 @@ def on_any_rank(flag: bool, device: torch.device) -> bool:
 def texts_of(row: dict[str, Any]) -> Row:
     """The texts of a row, in the order of its columns."""
     return tuple(value for value in row.values() if isinstance(value, str))
-
-
-def describe_non_finite(names: Sequence[str], rows: str) -> str:
-    """What every rank that found something has found; all ranks must call this together.
-
-    Args:
-        names: What this rank found to be NaN or infinite; empty if it found nothing.
-        rows: The rows that this rank worked on, as `describe_rows` words them.
-
-    Returns:
-        One sentence without its full stop, the same on every rank.
-    """
-    ranks = of_all_ranks((list(names), rows))
-    return "; ".join(
-        f"{', '.join(found)} became NaN or infinite"
-        + (f" on rank {rank}" if len(ranks) > 1 else "")
-        + f" with {described}"
-        for rank, (found, described) in enumerate(ranks)
-        if found
-    )
 
 
 def describe_rows(rows: Sequence[Row], data: Any = None) -> str:
