@@ -9,8 +9,6 @@ configurations for `accelerate launch --config_file` are printed by the same com
 
 from __future__ import annotations
 
-import ast
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,19 +71,8 @@ def find_recipe(name: str, *, trains: bool = False) -> Path:
 
 
 def main(cfg: Config) -> None:
-    """Print the file, or the list of the files."""
-    if cfg.name is not None:
+    """Print the file, or the names of the files."""
+    if cfg.name is None:
+        print("\n".join(recipe_files()))
+    else:
         print(find_recipe(cfg.name).read_text(encoding="utf-8"), end="")
-        return
-    for name, path in recipe_files().items():
-        print(f"{name:28} {_summary(path)}")
-
-
-def _summary(path: Path) -> str:
-    """What a file is for: the first sentence of a module, or the first comment of a configuration."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        docstring = ast.get_docstring(ast.parse(text)) or ""
-        return " ".join(docstring.partition("\n\n")[0].split())
-    comment = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
-    return re.split(r"[.:,](?=\s|$)", comment)[0] + "."
