@@ -113,7 +113,11 @@ class ResumableTraining(BaseTrainer):
         checkpoint = self._find_checkpoint(resume_from_checkpoint)
         if checkpoint is not None:
             self.args.resume_from_checkpoint = str(checkpoint)  # callbacks restore themselves from it
-            self._warn_of_changed_batches(checkpoint)
+            changed = changed_batches(checkpoint, self._argument_record())
+            if changed and self.is_world_process_zero():
+                logger.warning(
+                    f"the run resumed from {checkpoint} does not go on as it began: {', '.join(changed)}"
+                )
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             if has_finished(state, self.args):
                 return self._restore_finished(checkpoint, state)
@@ -226,13 +230,6 @@ class ResumableTraining(BaseTrainer):
             return None
         check_seal(resume_from_checkpoint)
         return Path(resume_from_checkpoint)
-
-    def _warn_of_changed_batches(self, checkpoint: Path) -> None:
-        changed = changed_batches(checkpoint, self._argument_record())
-        if changed and self.is_world_process_zero():
-            logger.warning(
-                f"the run resumed from {checkpoint} does not go on as it began: {', '.join(changed)}"
-            )
 
     def _restore_finished(self, checkpoint: Path, state: TrainerState) -> TrainOutput:
         """Restore what the end of training left: the model, or the best one, and the state of the loss."""

@@ -159,13 +159,7 @@ def _claim(
         (folder / "config.json").unlink(missing_ok=True)
         write_json(folder / "env.json", environment() | {"data": data})
         write_json(folder / "config.json", settings)
-    else:
-        _check_data(folder, data)
-
-
-def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse to resume a run over other data than those it began with."""
-    if differences := changed_data(recorded_data(folder), data):
+    elif differences := changed_data(recorded_data(folder), data):
         raise ValueError(
             f"cannot resume {folder}: the data are not those that the run began with: "
             f"{'; '.join(differences)}. Bring them back, or begin a new run in another directory"
