@@ -28,16 +28,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from lexforge import data, losses, models, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, StsOptions, TrainingSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings. A pretrained model gains in the first two
 # passes over stsb-en (recipes/README.md).
@@ -88,24 +83,11 @@ def check(cfg: Config) -> None:
     data.detect_rows(cfg.data, cfg.source)
 
 
-def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:
-    """Load the pairs of the splits (`sentence1`, `sentence2`, `score`), and add notes about their files."""
-    from datasets import Dataset
-
-    splits = data.load_sts(cfg.data, ["train", *measured_splits], cfg.source, notes)
-    for split, rows in splits.items():
-        if len({row["score"] for row in rows}) == 1:
-            raise ValueError(
-                f"{cfg.data}: all scores of the split {split!r} are equal; loss and correlation need at "
-                "least two different scores"
-            )
-    return {split: Dataset.from_list(rows) for split, rows in splits.items()}
-
-
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
     check(cfg)
     # Here, because neither --help nor a mistake need wait for them.
+    from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.base.training_args import BatchSamplers
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
@@ -117,9 +99,16 @@ def main(cfg: Config) -> None:
     # split dev during training.
     stages.begin("read the data")
     notes: list[str] = []  # what was guessed and left out in the files
-    pairs = load_pairs(cfg, cfg.evaluation.splits, notes)
+    splits = data.load_sts(cfg.data, ["train", *cfg.evaluation.splits], cfg.source, notes)
     for note in notes:
         process.print(note)
+    for split, rows in splits.items():
+        if len({row["score"] for row in rows}) == 1:
+            raise ValueError(
+                f"{cfg.data}: all scores of the split {split!r} are equal; loss and correlation need at "
+                "least two different scores"
+            )
+    pairs = {split: Dataset.from_list(rows) for split, rows in splits.items()}
     train = pairs["train"]
     training.check_full_batch(len(train), cfg.train, process.num_processes)
     if cfg.train.batch_size * process.num_processes == 1:
