@@ -72,10 +72,9 @@ def line_chart(
         The chart.
     """
     plot = empty_figure(HEIGHT, y_axis_type="log" if logarithmic else "linear")
-    for place, (start, end) in enumerate(phases):
-        shade = 0.10 if place % 2 else 0.0
+    for start, end in phases[1::2]:
         plot.add_layout(
-            BoxAnnotation(left=start, right=end, fill_color="#7d8590", fill_alpha=shade, line_alpha=0)
+            BoxAnnotation(left=start, right=end, fill_color="#7d8590", fill_alpha=0.1, line_alpha=0)
         )
     lines = []
     for line in series:
