@@ -106,7 +106,7 @@ def make_run(folder: Path, lift: float = 0.3) -> Path:
     write_json(folder / "metrics.json", metrics)
     write_json(
         folder / "terms.json",
-        {"vocabulary_size": 500, "stop_words": 30, "documents": statistics(40), "queries": statistics(12)},
+        {"vocabulary_size": 500, "documents": statistics(40), "queries": statistics(12)},
     )
     sample = {"active": 12.5, "empty": 0.0, "everywhere": 0.0, "own_terms": 6.0, "own_recall": 1.0}
     sample |= {"texts": 12, "expansion": 0.5, "rare_weight": 1.0}

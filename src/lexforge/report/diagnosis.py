@@ -143,14 +143,11 @@ def _findings(run: RunFiles) -> list[Finding]:
     findings = []
     for name, (number, remark) in measured.items():
         symptom = symptoms[name]
-        advice = remark
-        if number is not None:
-            advice = (
-                ""
-                if symptom.is_healthy(number)
-                else remark + symptom.advice_text(write_setting, terms_are_wanted=wanted)
-            )
-        findings.append(Finding(symptom, number, advice))
+        if number is not None and symptom.is_healthy(number):
+            remark = ""
+        elif number is not None:
+            remark += symptom.advice_text(write_setting, terms_are_wanted=wanted)
+        findings.append(Finding(symptom, number, remark))
     return findings
 
 
@@ -162,7 +159,7 @@ def _of_the_model(sample: Mapping[str, Any] | None) -> dict[str, Measured]:
         return dict.fromkeys(names, (None, reason))
     queries, documents = sample["queries"], sample["documents"]
     numbers = {
-        "stop_words": documents["stop_words_of_top"] if sample["stop_words"] else None,
+        "stop_words": documents["stop_words_of_top"],
         "rare_weight": documents["rare_weight"],
         "own_recall": documents["own_recall"],
         "expansion": documents["expansion"],

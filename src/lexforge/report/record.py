@@ -65,7 +65,7 @@ class RunRecord:
         model: BaseModel,
         evaluator: RetrievalEvaluator,
         corpus: Mapping[str, str],
-        stopword_ids: Collection[int] | None = None,
+        stopword_ids: Collection[int] = (),
     ) -> None:
         """Write how the trained model uses its vocabulary, and a sample of searches with their terms.
 
@@ -73,7 +73,7 @@ class RunRecord:
             model: The trained model, whose result was added as `trained`.
             evaluator: The evaluator that measured it.
             corpus: `{document id: text}` as the evaluator searches it.
-            stopword_ids: Ids of the stop words of a sparse model; None if they are not known.
+            stopword_ids: Ids of the stop words of a sparse model.
         """
         vectors = evaluator.vectors(model)
         if isinstance(model, SparseEncoder):

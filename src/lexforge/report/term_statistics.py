@@ -19,7 +19,7 @@ BLOCK = 65_536  # rows that are counted at once
 
 
 def term_statistics(
-    model: SparseEncoder, queries: Vectors, documents: Vectors, stopword_ids: Collection[int] | None = None
+    model: SparseEncoder, queries: Vectors, documents: Vectors, stopword_ids: Collection[int] = ()
 ) -> dict[str, Any]:
     """Describe how queries and documents use the vocabulary.
 
@@ -27,11 +27,10 @@ def term_statistics(
         model: The encoder, which names the terms.
         queries: CSR `[Q, V]`, Q >= 1.
         documents: CSR `[N, V]`, N >= 1.
-        stopword_ids: Ids of the stop words; None if the language is not known.
+        stopword_ids: Ids of the stop words.
 
     Returns:
-        In JSON types: `vocabulary_size`, `stop_words` (their number or None), and for `queries` and
-        `documents` each
+        In JSON types: `vocabulary_size`, and for `queries` and `documents` each
 
         - `texts`, `mean_active`, `min_active`, `max_active`, `empty` (texts without an active term) and
           `histogram` with the `edges` and `counts` of active terms per text;
@@ -41,10 +40,9 @@ def term_statistics(
         - `strong`: term, sum of its weights divided by the number of texts, and whether it is a stop word;
           the strongest first.
     """
-    stop_words = None if stopword_ids is None else frozenset(stopword_ids)
+    stop_words = frozenset(stopword_ids)
     return {
         "vocabulary_size": int(documents.shape[1]),
-        "stop_words": None if stop_words is None else len(stop_words),
         "queries": _statistics_of(model, queries, stop_words),
         "documents": _statistics_of(model, documents, stop_words),
     }
@@ -55,9 +53,7 @@ def is_punctuation(term: str) -> bool:
     return not any(letter.isalnum() for letter in term.removeprefix("Ġ"))
 
 
-def _statistics_of(
-    model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int] | None
-) -> dict[str, Any]:
+def _statistics_of(model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int]) -> dict[str, Any]:
     texts, width = vectors.shape
     active = np.diff(vectors.indptr)  # [texts]; a stored entry of a SPLADE vector is above 0
     frequency = np.zeros(width, np.int64)
@@ -72,7 +68,6 @@ def _statistics_of(
         best = np.argsort(-values, kind="stable")[:SHOWN]
         return [int(term) for term in best if values[term] > 0]
 
-    stops = stop_words or frozenset()
     frequent, strong = listed(frequency), listed(weight)
     names = dict(zip([*frequent, *strong], name_columns(model, [*frequent, *strong]), strict=True))
     return {
@@ -88,11 +83,13 @@ def _statistics_of(
                 names[term],
                 round(int(frequency[term]) / texts, 4),
                 round(float(weight[term]) / int(frequency[term]), 4),
-                term in stops,
+                term in stop_words,
             ]
             for term in frequent
         ],
-        "strong": [[names[term], round(float(weight[term]) / texts, 4), term in stops] for term in strong],
+        "strong": [
+            [names[term], round(float(weight[term]) / texts, 4), term in stop_words] for term in strong
+        ],
     }
 
 
