@@ -158,21 +158,14 @@ def _searches(run: RunFiles) -> dict[str, Any]:
     """The searches of a run by query, with the value of the headline measure in each system."""
     if run.searches is None:
         return {"searches": {}, "texts": {}}
-    measure = run.headline
-    known = {
-        system: scores.per_query[measure]
-        for system, scores in run.scores.items()
-        if measure in scores.per_query
-    }
-    searches = {
-        query["id"]: query
-        | {
-            "values": {
-                name: round(values[query["id"]], 4) for name, values in known.items() if query["id"] in values
-            }
+    searches = {}
+    for query in run.searches["queries"]:
+        of_query = {
+            system: scores.per_query.get(run.headline or "", {}).get(query["id"])
+            for system, scores in run.scores.items()
         }
-        for query in run.searches["queries"]
-    }
+        values = {system: round(value, 4) for system, value in of_query.items() if value is not None}
+        searches[query["id"]] = query | {"values": values}
     return {"searches": searches, "texts": run.searches["texts"]}
 
 
