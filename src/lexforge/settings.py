@@ -469,12 +469,10 @@ class TrainingSettings:
     def with_defaults(self, defaults: TrainingSettings) -> TrainingSettings:
         """Return the settings with the steps and the learning rate of others where they are left open."""
         open_length = self.steps is None and self.epochs is None
-        lasting = replace(self, steps=defaults.steps if open_length else self.steps)
         return replace(
-            lasting,
+            self,
+            steps=defaults.steps if open_length else self.steps,
             learning_rate=defaults.learning_rate if self.learning_rate is None else self.learning_rate,
-            # The steps of epochs are not known before the data.
-            save_steps=self.save_steps if lasting.steps is None else lasting.checkpoint_steps(lasting.steps),
         )
 
     def checkpoint_steps(self, steps: int | None) -> int:
