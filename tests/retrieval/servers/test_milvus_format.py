@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import numpy as np
-import pytest
 from scipy import sparse
 
-from lexforge.retrieval.servers.milvus import MilvusIndex, collection_rows, is_transient, message
-
-GRPC = Enum("GRPC", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED"])
+from lexforge.retrieval.servers.milvus import MilvusIndex, collection_rows, message
 
 
 def failure(code: Any, **others: Any) -> Exception:
@@ -34,23 +30,6 @@ def test_rows_of_dense_documents() -> None:
     assert (row["position"], row["document"], row["weights"]) == (0, "a", 3)
     assert row["vector"].tolist() == [1, 2, 3]
     assert row["vector"].dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("error", "transient"),
-    [
-        (failure(GRPC.UNAVAILABLE), True),
-        (failure(lambda: GRPC.DEADLINE_EXCEEDED), True),
-        (failure(GRPC.PERMISSION_DENIED), False),
-        (failure(8), True),
-        (failure(1), False),
-        (failure(1, retriable=True), True),
-        (ValueError("a bad row"), False),
-    ],
-)
-def test_what_may_succeed_later(error: Exception, transient: bool) -> None:
-    """A wrong request sent again hides its error behind minutes of waiting."""
-    assert is_transient(error) is transient
 
 
 def test_a_failure_says_one_line() -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed
 from qdrant_client import QdrantClient
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from lexforge.retrieval.servers import server
+from lexforge.retrieval.servers import qdrant, server
 from lexforge.retrieval.servers.qdrant import QdrantIndex
 
 WIDTH = 12
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch) -> None:
-    monkeypatch.setattr(server, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(qdrant, "FIRST_DELAY_S", 0.0)
 
 
 def test_hits_are_those_of_a_naive_loop(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,11 @@ from scipy import sparse
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.servers.server import (
-    ATTEMPTS,
     PROPERTY,
     TIMEOUT_S,
     ServerIndex,
     check_address,
     local_store,
-    send_repeatedly,
 )
 from lexforge.retrieval.vectors import dense_width, sparse_width
 from lexforge.settings import VectorType
@@ -32,8 +30,6 @@ from lexforge.settings import VectorType
 FORMAT = "lexforge-milvus-index"
 MAX_HITS = 16384  # Milvus's own limit on the hits per query and on the rows per answer
 CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
-RATE_LIMIT = 8  # pymilvus's own code of an error for too many requests
-TRANSIENT = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "UNKNOWN"}
 _SERVER = re.compile(r"(https?|tcp|unix)://?[^/]")
 
 _open_files: Counter[str | None] = Counter()  # the number of indexes of this process per Milvus Lite file
@@ -162,28 +158,20 @@ class MilvusIndex(ServerIndex):
                 yield row, (positions[found], scores[found])
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """Send a request to the collection, and send it again while its failure may be temporary.
+        """Send a request to the collection; pymilvus sends it again while its failure may be temporary.
 
         Raises:
-            ConnectionError: If all attempts failed, or Milvus refuses the request.
+            ConnectionError: If the request failed.
         """
         from grpc import RpcError
         from pymilvus.exceptions import MilvusException
 
-        def check(error: Exception) -> None:
-            if getattr(error, "code", None) == CONNECT_FAILED:
-                # Some clients connect at their first request only.
-                raise self._no_server(error) from error
-            if not is_transient(error):
-                raise ConnectionError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
-
-        send = partial(getattr(self.client, method), self.collection, timeout=TIMEOUT_S, **arguments)
         try:
-            return send_repeatedly(send, check, (MilvusException, RpcError))
+            return getattr(self.client, method)(self.collection, timeout=TIMEOUT_S, **arguments)
         except (MilvusException, RpcError) as error:
-            raise ConnectionError(
-                f"Milvus at {self.uri} did not answer {method} in {ATTEMPTS} attempts: {message(error)}"
-            ) from error
+            if getattr(error, "code", None) == CONNECT_FAILED:  # some clients connect at their first request
+                raise self._no_server(error) from error
+            raise ConnectionError(f"Milvus at {self.uri} failed at {method}: {message(error)}") from error
 
     def _no_server(self, error: Exception) -> ConnectionError:
         """Return the error for an address at which no server answers, or a file that cannot be opened."""
@@ -242,19 +230,6 @@ def dictionaries(vectors: sparse.csr_array) -> list[dict[int, float]]:
     """Return the rows of a CSR matrix as `{column: weight}`."""
     columns, weights, bounds = vectors.indices.tolist(), vectors.data.tolist(), vectors.indptr.tolist()
     return [dict(zip(columns[start:end], weights[start:end], strict=True)) for start, end in pairwise(bounds)]
-
-
-def is_transient(error: Exception) -> bool:
-    """Return whether the same request may succeed later, because no answer came or the server is overloaded.
-
-    Args:
-        error: A `MilvusException`, whose attribute `code` is a number or a status of gRPC, or an error of
-            gRPC, whose method `code()` returns the status.
-    """
-    code = getattr(error, "code", None)
-    status = code() if callable(code) else code
-    named = getattr(status, "name", None) in TRANSIENT
-    return named or status == RATE_LIMIT or bool(getattr(error, "retriable", False))
 
 
 def message(error: Exception | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,13 +16,11 @@ from scipy import sparse
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.servers.server import (
-    ATTEMPTS,
     PROPERTY,
     TIMEOUT_S,
     ServerIndex,
     check_address,
     local_store,
-    send_repeatedly,
 )
 from lexforge.retrieval.vectors import sparse_width
 from lexforge.settings import VectorType
@@ -30,6 +29,8 @@ FORMAT = "lexforge-qdrant-index"
 VECTOR = "vector"  # the name of the vector of a point
 WINDOW = 4096  # points per answer when the ids are read
 QUERIES = 256  # queries per request
+ATTEMPTS = 4  # how often a request is sent before its failure is raised
+FIRST_DELAY_S = 0.5  # the pause before the second attempt; it doubles with every further one
 _BUSY = {408, 429, 500, 502, 503, 504}  # statuses after which the same request may succeed
 
 _open_folders: dict[str, tuple[Any, int]] = {}  # the client of each folder, and how many indexes share it
@@ -160,22 +161,22 @@ class QdrantIndex(ServerIndex):
         """
         from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-        def check(error: Exception) -> None:
-            if isinstance(error, UnexpectedResponse) and error.status_code not in _BUSY:
-                text = " ".join(str(error).split())
-                raise ConnectionError(f"Qdrant at {self.uri} refused {method}: {text}") from error
-
         send = partial(getattr(self.client, method), self.collection, **arguments)
-        failures = (
-            ResponseHandlingException,
-            UnexpectedResponse,
-        )  # no answer, or one with a status of failure
-        try:
-            return send_repeatedly(send, check, failures)
-        except failures as error:
-            raise ConnectionError(
-                f"no answer of Qdrant at {self.uri} to {method} in {ATTEMPTS} attempts: {error}"
-            ) from error
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return send()
+            except (
+                ResponseHandlingException,
+                UnexpectedResponse,
+            ) as error:  # no answer, or a failure's status
+                if isinstance(error, UnexpectedResponse) and error.status_code not in _BUSY:
+                    text = " ".join(str(error).split())
+                    raise ConnectionError(f"Qdrant at {self.uri} refused {method}: {text}") from error
+                if attempt == ATTEMPTS:
+                    raise ConnectionError(
+                        f"no answer of Qdrant at {self.uri} to {method} in {ATTEMPTS} attempts: {error}"
+                    ) from error
+            time.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))
 
 
 def _vectors(matrix: sparse.csr_array) -> list[Any]:

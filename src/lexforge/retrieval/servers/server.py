@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -31,8 +30,6 @@ from lexforge.storage.manifest import MALFORMED, read_manifest, write_manifest
 PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
 BATCH_ROWS = 1000  # documents that one request sends
 TIMEOUT_S = 30  # seconds that a request may take
-ATTEMPTS = 4  # how often a request is sent before its failure is raised
-FIRST_DELAY_S = 0.5  # the pause before the second attempt; it doubles with every further one
 
 
 class ServerIndex(ABC):
@@ -469,31 +466,3 @@ def local_store(uri: str, ending: str, expected: str) -> str:
     if not Path(uri).resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {uri} does not exist")
     return os.path.abspath(uri)
-
-
-def send_repeatedly(
-    send: Callable[[], Any],
-    check: Callable[[Exception], None],
-    failures: tuple[type[Exception], ...],
-) -> Any:
-    """Send a request, and send it again while its failure may be temporary.
-
-    Args:
-        send: Sends the request and returns its answer.
-        check: Called with a failure, it raises another error if the same request cannot succeed later.
-        failures: The errors that `send` raises when the engine fails.
-
-    Returns:
-        The answer.
-
-    Raises:
-        Exception: The failure of the last attempt, or what `check` raises.
-    """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return send()
-        except failures as error:
-            check(error)
-            if attempt == ATTEMPTS:
-                raise
-        time.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))
