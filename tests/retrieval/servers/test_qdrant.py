@@ -113,7 +113,7 @@ def test_a_collection_that_was_not_made_here_is_refused(folder: str) -> None:
 
 def test_addresses_are_checked() -> None:
     """A typing error, or a password that a saved index would write down."""
-    with pytest.raises(ValueError, match=r"must be http://host:port, or a folder name that ends in \.qdrant"):
+    with pytest.raises(ValueError, match=r"or the name of a folder that ends in \.qdrant"):
         QdrantIndex("localhost")
     with pytest.raises(ValueError, match="must not contain credentials"):
         QdrantIndex("http://user:secret@host:6333")

@@ -44,9 +44,8 @@ def test_no_client_is_made_for_a_saved_address_and_a_token(
     build_index(EncodedCorpus(tmp_path / "corpus"), out, name, uri=str(tmp_path / file)).close()
     saved = out / "generation-1" / "index"
     fields = read_manifest(saved, engine.FORMAT)
-    local = "lite" if name == "milvus" else "local"
     (saved / "manifest.json").unlink()
-    write_manifest(saved, engine.FORMAT, {**fields, "uri": "http://stranger:1", local: False})
+    write_manifest(saved, engine.FORMAT, {**fields, "uri": "http://stranger:1", "local": False})
     connections: list[tuple[str, str]] = []
 
     def connect(uri: str = "", *, url: str = "", token: str = "", api_key: str | None = None, **_):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,20 +16,13 @@ from scipy import sparse
 
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
-from lexforge.retrieval.servers.server import (
-    PROPERTY,
-    TIMEOUT_S,
-    ServerIndex,
-    check_address,
-    local_store,
-)
+from lexforge.retrieval.servers.server import PROPERTY, TIMEOUT_S, ServerIndex
 from lexforge.retrieval.vectors import dense_width, sparse_width
 from lexforge.settings import VectorType
 
 FORMAT = "lexforge-milvus-index"
 MAX_HITS = 16384  # Milvus's own limit on the hits per query and on the rows per answer
 CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
-_SERVER = re.compile(r"(https?|tcp|unix)://?[^/]")
 
 _open_files: Counter[str | None] = Counter()  # the number of indexes of this process per Milvus Lite file
 
@@ -57,7 +49,8 @@ class MilvusIndex(ServerIndex):
             or its build was interrupted.
     """
 
-    engine, format, local_field, local_name = "Milvus", FORMAT, "lite", "Milvus Lite file"
+    engine, format = "Milvus", FORMAT
+    local_name, local_ending = "Milvus Lite file", ".db"
     most_hits = MAX_HITS
 
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
@@ -76,13 +69,6 @@ class MilvusIndex(ServerIndex):
             raise self._no_server(error) from error
         _open_files[file] += 1
         return client, partial(_close, weakref.finalize(self, _disconnect, client, file), file)
-
-    @staticmethod
-    def _local_path(uri: str) -> str | None:
-        if _SERVER.match(uri):
-            check_address(uri, "Milvus", "http://host:19530")
-            return None
-        return local_store(uri, ".db", "a file name that ends in .db (Milvus Lite)")
 
     def _exists(self) -> bool:
         exists = bool(self._call("has_collection"))

@@ -15,13 +15,7 @@ from scipy import sparse
 
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
-from lexforge.retrieval.servers.server import (
-    PROPERTY,
-    TIMEOUT_S,
-    ServerIndex,
-    check_address,
-    local_store,
-)
+from lexforge.retrieval.servers.server import PROPERTY, TIMEOUT_S, ServerIndex
 from lexforge.retrieval.vectors import sparse_width
 from lexforge.settings import VectorType
 
@@ -56,7 +50,8 @@ class QdrantIndex(ServerIndex):
             similarity than the argument says, or its build was interrupted.
     """
 
-    engine, format, local_field, local_name = "Qdrant", FORMAT, "local", "folder"
+    engine, format = "Qdrant", FORMAT
+    local_name, local_ending = "folder", ".qdrant"
 
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
         folder = self._local_path(self.uri)
@@ -77,13 +72,6 @@ class QdrantIndex(ServerIndex):
         if folder is not None:
             _open_folders[folder] = (client, _open_folders.get(folder, (client, 0))[1] + 1)
         return client, weakref.finalize(self, _disconnect, client, folder)
-
-    @staticmethod
-    def _local_path(uri: str) -> str | None:
-        if uri.startswith(("http://", "https://")):
-            check_address(uri, "Qdrant", "http://host:6333")
-            return None
-        return local_store(uri, ".qdrant", "a folder name that ends in .qdrant")
 
     def _exists(self) -> bool:
         return bool(self._call("collection_exists"))

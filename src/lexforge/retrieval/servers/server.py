@@ -59,11 +59,11 @@ class ServerIndex(ABC):
     format: ClassVar[str]
     """The format of a saved index."""
 
-    local_field: ClassVar[str]
-    """The field of a saved index that says whether its address is a local store."""
-
     local_name: ClassVar[str]
     """What a local store is, for messages."""
+
+    local_ending: ClassVar[str]
+    """The ending of the name of a local store."""
 
     most_hits: ClassVar[int | None] = None
     """The most hits per query; None for no limit."""
@@ -205,7 +205,7 @@ class ServerIndex(ABC):
         """
         local = self._local_path(self.uri)
         uri = self.uri if local is None else os.path.relpath(local, Path(directory).resolve())
-        fields = {"uri": uri, self.local_field: local is not None, "collection": self.collection}
+        fields = {"uri": uri, "local": local is not None, "collection": self.collection}
         with new_directory(directory) as path:
             write_ids(path, self._ids.names)
             write_manifest(path, self.format, fields)
@@ -234,7 +234,7 @@ class ServerIndex(ABC):
         """
         fields = read_manifest(directory, cls.format, verify)
         try:
-            saved, local, collection = str(fields["uri"]), fields[cls.local_field], str(fields["collection"])
+            saved, local, collection = str(fields["uri"]), fields["local"], str(fields["collection"])
             ids = read_ids(Path(directory))
         except MALFORMED as error:
             raise ValueError(f"{directory} is not a {cls.engine} index of lexforge: {error}") from error
@@ -283,15 +283,29 @@ class ServerIndex(ABC):
             ImportError: If the extra of the engine is not installed.
         """
 
-    @staticmethod
-    @abstractmethod
-    def _local_path(uri: str) -> str | None:
+    @classmethod
+    def _local_path(cls, uri: str) -> str | None:
         """Return the absolute path of a local store, or None for the address of a server.
 
         Raises:
             FileNotFoundError: If the folder in which the store lies does not exist.
             ValueError: If `uri` is neither, or an address that contains credentials.
         """
+        if uri.startswith(("http://", "https://")):
+            if "@" in uri:
+                raise ValueError(
+                    f"the uri of {cls.engine} must not contain credentials, because it is saved with the "
+                    "index; pass them as `token`, and the uri as http://host:port"
+                )
+            return None
+        if not uri.endswith(cls.local_ending):
+            raise ValueError(
+                f"uri must be http://host:port, or the name of a {cls.local_name} that ends in "
+                f"{cls.local_ending}; received {uri!r}"
+            )
+        if not Path(uri).resolve().parent.is_dir():
+            raise FileNotFoundError(f"the folder of {uri} does not exist")
+        return os.path.abspath(uri)
 
     @abstractmethod
     def _exists(self) -> bool:
@@ -434,35 +448,3 @@ def chosen_address(directory: str | Path, saved: str, uri: str | None, token: st
             f"{directory} names {saved}: pass uri (--uri) if that is the right server"
         )
     return saved
-
-
-def check_address(uri: str, engine: str, example: str) -> None:
-    """Refuse an address that contains credentials, because a saved index would write them down.
-
-    Raises:
-        ValueError: If it does.
-    """
-    if "@" in uri:
-        raise ValueError(
-            f"the uri of {engine} must not contain credentials, because it is saved with the index; pass "
-            f"them as `token`, and the uri as {example}"
-        )
-
-
-def local_store(uri: str, ending: str, expected: str) -> str:
-    """Return the absolute path of a local store.
-
-    Args:
-        uri: What the caller names, which is no address of a server.
-        ending: The ending that its name must have.
-        expected: Such a name in words, for the message.
-
-    Raises:
-        FileNotFoundError: If the folder in which it lies does not exist.
-        ValueError: If the name has another ending.
-    """
-    if not uri.endswith(ending):
-        raise ValueError(f"uri must be http://host:port, or {expected}; received {uri!r}")
-    if not Path(uri).resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {uri} does not exist")
-    return os.path.abspath(uri)
