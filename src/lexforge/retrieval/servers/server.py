@@ -240,10 +240,15 @@ class ServerIndex(ABC):
             raise ValueError(f"{directory} is not a {cls.engine} index of lexforge: {error}") from error
         if local:
             saved = str((Path(directory).resolve() / saved).resolve())
-        address = chosen_address(directory, saved, uri, token, is_file=local)
-        if local and address == saved and not Path(saved).exists():
+        if uri is None and local and not Path(saved).exists():
             raise FileNotFoundError(f"the {cls.local_name} {saved} of {directory} does not exist")
-        index = cls(address, collection, token=token)
+        # Whoever can write to the folder of an index can write an address into it, and would get the token.
+        if uri is None and token and not local:
+            raise ValueError(
+                f"a token is sent only to an address that the caller names; received a token and no uri, and "
+                f"{directory} names {saved}: pass uri (--uri) if that is the right server"
+            )
+        index = cls(uri or saved, collection, token=token)
         if list(index._ids.names) != list(ids.names):
             index.close()
             raise ValueError(
@@ -419,32 +424,3 @@ class ServerIndex(ABC):
             vector_type, width = self._vector_type, self._width
         check = sparse_vectors if vector_type == "sparse" else dense_vectors
         return check(matrix, what, width, self.similarity), vector_type, width
-
-
-def chosen_address(directory: str | Path, saved: str, uri: str | None, token: str, *, is_file: bool) -> str:
-    """Return the address of a saved index, and refuse to send a token to one that the caller did not name.
-
-    Whoever can write to the folder of an index can write an address into it. A token that went there would be
-    theirs.
-
-    Args:
-        directory: The folder of the saved index.
-        saved: The address that it names.
-        uri: The address that the caller names; None if the caller names none.
-        token: What the client would send; empty if it sends none.
-        is_file: Whether `saved` is a file or folder of this machine, to which nothing is sent.
-
-    Returns:
-        The address to connect to.
-
-    Raises:
-        ValueError: If there is a token, and only the folder names an address.
-    """
-    if uri is not None:
-        return uri
-    if token and not is_file:
-        raise ValueError(
-            f"a token is sent only to an address that the caller names; received a token and no uri, and "
-            f"{directory} names {saved}: pass uri (--uri) if that is the right server"
-        )
-    return saved
