@@ -248,7 +248,7 @@ class ServerIndex(ABC):
                 f"a token is sent only to an address that the caller names; received a token and no uri, and "
                 f"{directory} names {saved}: pass uri (--uri) if that is the right server"
             )
-        index = cls(uri or saved, collection, token=token)
+        index = cls(saved if uri is None else uri, collection, token=token)
         if list(index._ids.names) != list(ids.names):
             index.close()
             raise ValueError(
