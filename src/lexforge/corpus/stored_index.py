@@ -26,6 +26,7 @@ from lexforge.corpus.passage_file import StoredPassages, write_passages
 from lexforge.retrieval import Index
 from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
 from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval.servers.server import ServerIndex
 from lexforge.settings import IndexName
 from lexforge.storage.files import check_new, new_directory, write_file
 from lexforge.storage.manifest import MALFORMED, pack_manifest, unpack_manifest
@@ -330,16 +331,16 @@ def _open(
     folder: Path, source: Source, verify: bool, uri: str | None, tokens: Mapping[IndexName, str]
 ) -> tuple[Index, Source, StoredPassages | None]:
     """Load one generation."""
-    backend = BACKENDS[source.index_name]
-    if backend.on_server:
-        address = {"uri": uri, "token": tokens.get(source.index_name, "")}
-        index = backend.index.load(folder / INDEX, verify, **address)
+    index_class = BACKENDS[source.index_name].index
+    if issubclass(index_class, ServerIndex):
+        token = tokens.get(source.index_name, "")
+        index: Index = index_class.load(folder / INDEX, verify, uri=uri, token=token)
     elif uri is not None:
         raise ValueError(
             f"{folder.parent} holds the index {source.index_name!r}, which has no address; received {uri!r}"
         )
     else:
-        index = backend.index.load(folder / INDEX, verify)
+        index = index_class.load(folder / INDEX, verify)
     if source.passages is None:
         return index, source, None
     return index, source, StoredPassages(folder / PASSAGES, index.ids, source.passages)

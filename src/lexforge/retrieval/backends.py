@@ -15,9 +15,8 @@ from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.servers.milvus import MilvusIndex
 from lexforge.retrieval.servers.qdrant import QdrantIndex
+from lexforge.retrieval.servers.server import ServerIndex
 from lexforge.settings import IndexName, VectorType
-
-SERVER_OPTIONS = ("uri", "collection", "token")
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,11 @@ class Backend:
         index: The class, which follows the protocol `Index`.
         holds: The types of vectors that it can hold.
         settings: Arguments of its `build` that belong to the name, such as the layout.
-        on_server: Whether a server keeps the vectors. A caller may then give `SERVER_OPTIONS`, and must give
-            the `uri`.
     """
 
     index: type[Index]
     holds: tuple[VectorType, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    on_server: bool = False
 
 
 BACKENDS: dict[IndexName, Backend] = {
@@ -43,8 +39,8 @@ BACKENDS: dict[IndexName, Backend] = {
     "faiss-flat": Backend(FaissIndex, ("dense",)),
     "faiss-hnsw": Backend(FaissIndex, ("dense",), {"layout": HNSW()}),
     "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": IVF()}),
-    "milvus": Backend(MilvusIndex, ("sparse", "dense"), on_server=True),
-    "qdrant": Backend(QdrantIndex, ("sparse",), on_server=True),
+    "milvus": Backend(MilvusIndex, ("sparse", "dense")),
+    "qdrant": Backend(QdrantIndex, ("sparse",)),
 }
 
 
@@ -61,9 +57,9 @@ def find_backend(name: str | None, vectors: VectorType, options: Mapping[str, An
 
     Raises:
         ConnectionError: If the server of the index does not answer.
-        ImportError: If a package that the index needs is not installed.
-        ValueError: If the name is unknown, the index does not hold these vectors, an option is not one of its
-            own, or one that it requires is missing.
+        ImportError: If the client of the server is not installed.
+        ValueError: If the name is unknown, the index does not hold these vectors, it takes no options and
+            there are some, or a server has no `uri`.
     """
     if name not in BACKENDS:
         raise ValueError(f"the index must be one of {', '.join(BACKENDS)}; received {name!r}")
@@ -73,14 +69,13 @@ def find_backend(name: str | None, vectors: VectorType, options: Mapping[str, An
         raise ValueError(
             f"the index {name!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
         )
-    if backend.on_server and "uri" not in options:
-        given = ", ".join(options) or "no option"
-        raise ValueError(f"the index {name!r} needs the option uri (--uri); received {given}")
-    allowed_options = SERVER_OPTIONS if backend.on_server else ()
-    if unknown := [name for name in options if name not in allowed_options]:
-        takes = ", ".join(allowed_options) or "no options"
-        raise ValueError(f"the index {name!r} takes {takes}; received {', '.join(unknown)}")
-    backend.index.check_available(**backend.settings, **options)
+    if issubclass(backend.index, ServerIndex):
+        if "uri" not in options:
+            given = ", ".join(options) or "no option"
+            raise ValueError(f"the index {name!r} needs the option uri (--uri); received {given}")
+        backend.index.check_available(**options)
+    elif options:
+        raise ValueError(f"the index {name!r} takes no options; received {', '.join(options)}")
     return backend
 
 

@@ -80,10 +80,6 @@ class Index(Protocol):
     similarity: Similarity
 
     @classmethod
-    def check_available(cls, *args: Any, **kwargs: Any) -> None:
-        """Raise now what would stop a build: a package that is missing, or a server that does not answer."""
-
-    @classmethod
     def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:
         """Return an index of the documents; `ids` holds one distinct id per row."""
 

@@ -97,11 +97,6 @@ class FaissIndex:
             self._index.cp.min_points_per_centroid = 1  # otherwise FAISS prints advice to the console
 
     @classmethod
-    def check_available(cls, **options: Any) -> None:
-        """Raise ModuleNotFoundError now if the package `faiss-cpu` is not installed."""
-        import faiss  # noqa: F401 - the import is the check
-
-    @classmethod
     def build(
         cls,
         documents: NDArray,

@@ -79,10 +79,6 @@ class InvertedIndex:
         self._keeper = KeptArrangement()
 
     @classmethod
-    def check_available(cls, **options: Any) -> None:
-        """Return at once: this index needs no further package."""
-
-    @classmethod
     def build(
         cls,
         documents: SparseMatrix,
