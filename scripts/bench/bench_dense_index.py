@@ -22,9 +22,15 @@ from bench_index import encoded, timed
 from sentence_transformers.util import dot_score, semantic_search
 
 from lexforge.models.load import load_encoder
-from lexforge.retrieval import HNSW, IVF, FaissIndex
+from lexforge.retrieval import FaissIndex
 
-LAYOUTS = (None, HNSW(ef_search=32), HNSW(ef_search=128), IVF(probes=8), IVF(probes=32))
+LAYOUTS = (
+    ("Flat", ""),
+    ("HNSW32", "efConstruction=200,efSearch=32"),
+    ("HNSW32", "efConstruction=200,efSearch=128"),
+    ("IVF256,Flat", "nprobe=8"),
+    ("IVF256,Flat", "nprobe=32"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,15 @@ def searches(queries: np.ndarray, documents: np.ndarray, k: int) -> Iterator[Sea
     """FAISS in each layout, then the peer; each is built when its turn comes."""
     ids = [str(row) for row in range(len(documents))]
     for layout in LAYOUTS:
-        index, build_s = timed(lambda layout=layout: FaissIndex.build(documents, ids, layout=layout))
+        index, build_s = timed(lambda layout=layout: FaissIndex.build(documents, ids, "dot", *layout))
 
         def call(index: FaissIndex = index) -> Any:
             return index.search(queries, k)
 
         yield Search(
             "lexforge",
-            "flat" if layout is None else str(layout),
-            layout is None,
+            " ".join(layout).strip(),
+            layout[0] == "Flat",
             build_s,
             call,
             lambda hits: [[int(name) for name in row] for row in hits.ids],

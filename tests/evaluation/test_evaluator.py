@@ -19,7 +19,7 @@ from lexforge.evaluation import (
     write_run,
     write_scores,
 )
-from lexforge.retrieval import HNSW, FaissIndex
+from lexforge.retrieval import FaissIndex
 
 WORDS = "sort list array search index query document vector sparse token model train loss batch file".split()
 
@@ -217,7 +217,7 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
     """An approximate index over few documents finds what the exact one does."""
 
     def build(vectors, ids, similarity):
-        return FaissIndex.build(vectors, ids, similarity, HNSW())
+        return FaissIndex.build(vectors, ids, similarity, "HNSW32")
 
     exact = RetrievalEvaluator(**data(), k=10, metrics=("nDCG@10",)).evaluate(tiny_dense)
     other = RetrievalEvaluator(**data(), k=10, metrics=("nDCG@10",), build_index=build).evaluate(tiny_dense)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lexforge.retrieval import HNSW, IVF, FaissIndex
+from lexforge.retrieval import FaissIndex
 from lexforge.storage.manifest import write_manifest
 
 IDS = [f"d{i}" for i in range(500)]
@@ -50,16 +50,25 @@ def test_cosine_normalises_both_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", [None, HNSW(neighbours=16), IVF(lists=10, probes=5), HNSW(8, 40, 64), IVF(7, 7)]
+    ("layout", "parameters"),
+    [
+        ("Flat", ""),
+        ("HNSW16", "efConstruction=200,efSearch=128"),
+        ("IVF10,Flat", "nprobe=5"),
+        ("HNSW8", "efSearch=64"),
+        ("IVF7,Flat", "nprobe=7"),
+    ],
 )
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_every_layout_finds_and_is_stored(layout, similarity: str, tmp_path: Path) -> None:
+def test_every_layout_finds_and_is_stored(
+    layout: str, parameters: str, similarity: str, tmp_path: Path
+) -> None:
     """Recall of at least .9 says the graph or lists are searched as set; loading changes no hit."""
     rng = np.random.default_rng(0)
     documents = rng.normal(size=(500, 8)) * rng.uniform(0.9, 1.1, (500, 1))
     queries = rng.normal(size=(30, 8))
     exact = FaissIndex.build(documents, IDS, similarity).search(queries, 10)
-    index = FaissIndex.build(documents[:400], IDS[:400], similarity, layout)
+    index = FaissIndex.build(documents[:400], IDS[:400], similarity, layout, parameters)
     index.add(documents[400:], IDS[400:])
     hits = index.search(queries, 10)
     common = [len(set(one) & set(other)) for one, other in zip(hits.ids, exact.ids, strict=True)]
@@ -67,7 +76,8 @@ def test_every_layout_finds_and_is_stored(layout, similarity: str, tmp_path: Pat
     index.save(tmp_path / "index")
     loaded = FaissIndex.load(tmp_path / "index")
     assert loaded.search(queries, 10).ids == hits.ids
-    assert (loaded.layout, loaded.similarity, len(loaded)) == (layout, similarity, 500)
+    assert (loaded.layout, loaded.parameters) == (layout, parameters)
+    assert (loaded.similarity, len(loaded)) == (similarity, 500)
     assert loaded.nbytes == index.nbytes > 500 * 8 * 4
 
 
@@ -88,12 +98,12 @@ def test_an_index_that_a_full_disk_has_cut_is_not_saved(tmp_path: Path) -> None:
 def test_search_settings_reach_faiss() -> None:
     """One probe of ten lists must see less than all of them, and a narrow search of a graph miss some."""
     documents = np.random.default_rng(1).normal(size=(300, 4)).astype(np.float32)
-    index = FaissIndex.build(documents, IDS[:300], layout=IVF(lists=10, probes=1))
+    index = FaissIndex.build(documents, IDS[:300], "dot", "IVF10,Flat", "nprobe=1")
     assert len(index.search(documents[:1], 300).ids[0]) < 300
     queries = np.random.default_rng(2).normal(size=(50, 4)).astype(np.float32)
     best = FaissIndex.build(documents, IDS[:300]).search(queries, 1).ids
     narrow, wide = (
-        FaissIndex.build(documents, IDS[:300], layout=HNSW(2, 40, width)).search(queries, 1).ids
+        FaissIndex.build(documents, IDS[:300], "dot", "HNSW2", f"efSearch={width}").search(queries, 1).ids
         for width in (1, 300)
     )
     assert np.mean([one == other for one, other in zip(narrow, best, strict=True)]) < 0.9
@@ -114,7 +124,7 @@ def test_an_empty_index_finds_nothing() -> None:
         (lambda index: index.search(np.ones(2), 1), TypeError, "2-dimensional float array"),
         (lambda index: index.search([[1.0, 1.0]], 1), TypeError, "received list"),
         (
-            lambda index: FaissIndex.build(np.ones((2, 2)), ["a", "b"], layout=IVF(lists=3)),
+            lambda index: FaissIndex.build(np.ones((2, 2)), ["a", "b"], layout="IVF3,Flat"),
             ValueError,
             "as many as the 3 IVF lists; received 2 documents",
         ),
@@ -153,16 +163,16 @@ def filled(index: faiss.Index) -> faiss.Index:
 @pytest.mark.parametrize(
     ("layout", "forged", "message"),
     [
-        (IVF(2, 2), ivf_on_disk, "OnDiskInvertedLists"),
-        (IVF(2, 2), ivf_with_far_centres, "IndexFlatL2 with metric 1"),
-        (None, lambda _: filled(faiss.IndexFlatL2(4)), "IndexFlatL2 with metric 1"),
-        (None, lambda _: filled(faiss.IndexHNSWFlat(4, 8, faiss.METRIC_INNER_PRODUCT)), "IndexHNSWFlat"),
-        (HNSW(8), lambda _: filled(faiss.IndexHNSWFlat(4, 8)), "IndexHNSWFlat with metric 1"),
-        (HNSW(8), lambda _: filled(faiss.IndexFlatIP(4)), "IndexFlatIP with metric 0"),
+        ("IVF2,Flat", ivf_on_disk, "OnDiskInvertedLists"),
+        ("IVF2,Flat", ivf_with_far_centres, "IndexFlatL2 with metric 1"),
+        ("Flat", lambda _: filled(faiss.IndexFlatL2(4)), "IndexFlatL2 with metric 1"),
+        ("Flat", lambda _: filled(faiss.IndexHNSWFlat(4, 8, faiss.METRIC_INNER_PRODUCT)), "IndexHNSWFlat"),
+        ("HNSW8", lambda _: filled(faiss.IndexHNSWFlat(4, 8)), "IndexHNSWFlat with metric 1"),
+        ("HNSW8", lambda _: filled(faiss.IndexFlatIP(4)), "IndexFlatIP with metric 0"),
     ],
 )
 def test_another_index_of_faiss_is_refused_even_with_good_checksums(
-    layout: HNSW | IVF | None, forged: Callable[[Path], faiss.Index], message: str, tmp_path: Path
+    layout: str, forged: Callable[[Path], faiss.Index], message: str, tmp_path: Path
 ) -> None:
     """By distance it would rank wrongly, and lists elsewhere are another file, whatever that holds."""
     FaissIndex.build(VECTORS, IDS[: len(VECTORS)], layout=layout).save(tmp_path / "index")

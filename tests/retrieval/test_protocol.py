@@ -13,8 +13,6 @@ import pytest
 from scipy import sparse
 
 from lexforge.retrieval import (
-    HNSW,
-    IVF,
     FaissIndex,
     Hits,
     Index,
@@ -64,8 +62,10 @@ class Backend:
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
     Backend("faiss-flat", FaissIndex, {}, False, True),
-    Backend("faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False),
-    Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False),
+    Backend(
+        "faiss-hnsw", FaissIndex, {"layout": "HNSW64", "parameters": f"efSearch={2 * COUNT}"}, False, False
+    ),
+    Backend("faiss-ivf", FaissIndex, {"layout": "IVF4,Flat", "parameters": "nprobe=4"}, False, False),
     Backend("milvus-sparse", MilvusIndex, {}, True, True, "milvus_lite"),
     Backend("milvus-dense", MilvusIndex, {}, False, True, "milvus_lite"),
     Backend("qdrant", QdrantIndex, {}, True, True, "qdrant_client"),

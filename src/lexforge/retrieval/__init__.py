@@ -10,15 +10,13 @@ if TYPE_CHECKING:
     from lexforge.retrieval.backends import build_exact, index_builder
     from lexforge.retrieval.base import Hits, Index
     from lexforge.retrieval.bm25 import BM25Index
-    from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex
+    from lexforge.retrieval.faiss import FaissIndex
     from lexforge.retrieval.fusion import reciprocal_rank_fusion
     from lexforge.retrieval.inverted import InvertedIndex
     from lexforge.retrieval.servers.milvus import MilvusIndex
     from lexforge.retrieval.servers.qdrant import QdrantIndex
 
 __all__ = [
-    "HNSW",
-    "IVF",
     "BM25Index",
     "FaissIndex",
     "Hits",

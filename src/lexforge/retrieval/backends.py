@@ -11,7 +11,7 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Index
-from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex
+from lexforge.retrieval.faiss import FaissIndex
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.servers.milvus import MilvusIndex
 from lexforge.retrieval.servers.qdrant import QdrantIndex
@@ -37,8 +37,10 @@ class Backend:
 BACKENDS: dict[IndexName, Backend] = {
     "inverted": Backend(InvertedIndex, ("sparse",)),
     "faiss-flat": Backend(FaissIndex, ("dense",)),
-    "faiss-hnsw": Backend(FaissIndex, ("dense",), {"layout": HNSW()}),
-    "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": IVF()}),
+    "faiss-hnsw": Backend(
+        FaissIndex, ("dense",), {"layout": "HNSW32", "parameters": "efConstruction=200,efSearch=128"}
+    ),
+    "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": "IVF256,Flat", "parameters": "nprobe=16"}),
     "milvus": Backend(MilvusIndex, ("sparse", "dense")),
     "qdrant": Backend(QdrantIndex, ("sparse",)),
 }

@@ -7,7 +7,6 @@ as a borrowed GPU, can import this package without it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -31,69 +30,38 @@ from lexforge.storage.manifest import read_manifest, write_manifest
 FORMAT = "lexforge-faiss-index"
 
 
-@dataclass(frozen=True)
-class HNSW:
-    """An approximate search in a navigable small-world graph (Malkov and Yashunin, 2018).
-
-    Args:
-        neighbours: Number of links per node (M).
-        ef_construction: Number of candidates that are kept while the graph is built.
-        ef_search: Number of candidates that are kept during a search; more candidates find more documents.
-    """
-
-    neighbours: int = 32
-    ef_construction: int = 200
-    ef_search: int = 128
-
-
-@dataclass(frozen=True)
-class IVF:
-    """An approximate search in inverted lists around k-means centres, trained on the first documents added.
-
-    Args:
-        lists: Number of centres; the first call that adds documents must add at least as many.
-        probes: Number of lists that are searched for each query; more lists find more documents.
-    """
-
-    lists: int = 256
-    probes: int = 16
-
-
 class FaissIndex:
     """Search for the k best dense vectors by inner product or cosine.
 
-    Documents of equal score stand in the order of their positions. Without a layout the k best are exact,
+    Documents of equal score stand in the order of their positions. A flat search finds exactly the k best,
     also where several documents have the k-th score. FAISS computes a score by one of two routines, depending
     on the number of queries, and the two round differently in the last bits. HNSW and IVF can miss documents
-    and then return fewer than k.
+    and then return fewer than k. IVF is trained on the first documents that are added.
 
     Args:
         width: Number D of dimensions.
         similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
-        layout: `HNSW(...)` or `IVF(...)`; None searches exactly (flat).
+        layout: `Flat`, `HNSW32` or `IVF256,Flat`, or with other numbers, as `faiss.index_factory` reads it.
+        parameters: `efConstruction=200,efSearch=128` or `nprobe=16`, as `faiss.ParameterSpace` reads it.
 
     Raises:
         ModuleNotFoundError: If the package `faiss-cpu` is not installed.
         ValueError: If the similarity is unknown.
     """
 
-    def __init__(self, width: int, similarity: Similarity = "dot", layout: HNSW | IVF | None = None) -> None:
+    def __init__(
+        self, width: int, similarity: Similarity = "dot", layout: str = "Flat", parameters: str = ""
+    ) -> None:
         import faiss
 
         self.width = width
         self.similarity: Similarity = check_similarity(similarity)
-        self.layout = layout
+        self.layout, self.parameters = layout, parameters
         self._ids = DocumentIds()
-        if layout is None:
-            self._index: Any = faiss.IndexFlatIP(width)
-        elif isinstance(layout, HNSW):
-            self._index = faiss.IndexHNSWFlat(width, layout.neighbours, faiss.METRIC_INNER_PRODUCT)
-            self._index.hnsw.efConstruction = layout.ef_construction
-            self._index.hnsw.efSearch = layout.ef_search
-        else:
-            quantizer = faiss.IndexFlatIP(width)
-            self._index = faiss.IndexIVFFlat(quantizer, width, layout.lists, faiss.METRIC_INNER_PRODUCT)
-            self._index.nprobe = layout.probes
+        self._index: Any = faiss.index_factory(width, layout, faiss.METRIC_INNER_PRODUCT)
+        space: Any = faiss.ParameterSpace()
+        space.set_index_parameters(self._index, parameters)
+        if hasattr(self._index, "cp"):  # of IVF
             self._index.cp.min_points_per_centroid = 1  # otherwise FAISS prints advice to the console
 
     @classmethod
@@ -102,7 +70,8 @@ class FaissIndex:
         documents: NDArray,
         ids: list[str],
         similarity: Similarity = "dot",
-        layout: HNSW | IVF | None = None,
+        layout: str = "Flat",
+        parameters: str = "",
     ) -> FaissIndex:
         """Return an index of the documents.
 
@@ -110,7 +79,8 @@ class FaissIndex:
             documents: Finite floats `[N, D]`.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
-            layout: `HNSW(...)` or `IVF(...)`; None searches exactly (flat).
+            layout: As of the class.
+            parameters: As of the class.
 
         Returns:
             The index.
@@ -121,7 +91,7 @@ class FaissIndex:
             ValueError: If a value is not finite, the number of ids is not N, an id occurs twice, or there are
                 fewer documents than IVF lists.
         """
-        index = cls(dense_width(documents, "documents"), similarity, layout)
+        index = cls(dense_width(documents, "documents"), similarity, layout, parameters)
         index.add(documents, ids)
         return index
 
@@ -174,7 +144,7 @@ class FaissIndex:
                 yield row, (row_places[found], row_values[found])
 
         asked = np.arange(len(vectors))
-        exact = self.layout is None
+        exact = self.layout == "Flat"
         return self._ids.hits(*complete_ties(search, asked, len(vectors), wanted, len(self), exact))
 
     def vectors(self, ids: Sequence[str] | None = None) -> NDArray[np.float32]:
@@ -190,7 +160,7 @@ class FaissIndex:
         Raises:
             KeyError: If the index has no document of an id.
         """
-        if isinstance(self.layout, IVF):
+        if hasattr(self._index, "make_direct_map"):  # of IVF
             self._index.make_direct_map()  # from a position to its list
         if ids is None:
             found: NDArray[np.float32] = self._index.reconstruct_n(0, len(self))
@@ -212,10 +182,8 @@ class FaissIndex:
         """
         import faiss
 
-        layout = {"name": "Flat"}
-        if self.layout is not None:
-            layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
-        fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
+        settings = {"layout": self.layout, "parameters": self.parameters}
+        fields = {"width": self.width, "similarity": self.similarity, **settings}
         with new_directory(directory) as path:
             # By Python's file: FAISS only prints that its own could not be closed, and a cut one would stay.
             with (path / "index.faiss").open("wb") as file:
@@ -244,10 +212,7 @@ class FaissIndex:
         fields = read_manifest(directory, FORMAT, verify)
         path = Path(directory)
         try:
-            settings = dict(fields["layout"])
-            name = settings.pop("name")
-            layout = None if name == "Flat" else {"HNSW": HNSW, "IVF": IVF}[name](**settings)
-            index = cls(fields["width"], fields["similarity"], layout)
+            index = cls(**fields)
             index._ids = read_ids(path)
             read = faiss.read_index(str(path / "index.faiss"))
             _check_class(read, type(index._index))
