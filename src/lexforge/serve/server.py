@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import sys
 from pathlib import Path
@@ -77,16 +76,8 @@ def _take_port(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535; received {port}")
     try:
-        family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise OSError(f"no address belongs to the host {host!r}: {error}") from error
-    taken = socket.socket(family, socket_type, protocol)
-    try:
-        if os.name == "posix":  # a server that starts again need not wait until old connections are forgotten
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(address)
-        taken.listen(WAITING_CONNECTIONS)  # now, because two sockets may be bound to a port until one listens
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        # It listens at once, because two sockets may be bound to a port until one does.
+        return socket.create_server((host, port), family=family, backlog=WAITING_CONNECTIONS)
     except OSError as error:
-        taken.close()
         raise OSError(f"cannot listen at {host}:{port}: {error}; choose another --port or --host") from error
-    return taken
