@@ -152,8 +152,4 @@ def test_a_local_server_answers_under_its_own_names_alone(
                 assert client.get(path, headers={"host": host}).status_code == 200, host
         for host in refused:
             for path in ("/search?q=tree", "/openapi.json"):
-                response = client.get(path, headers={"host": host})
-                assert response.status_code == 400, host
-                sentence = response.json()["error"]
-                assert sentence.startswith("the Host must be one of 127.0.0.1, ")
-                assert sentence.endswith(f"; received {host!r}")
+                assert client.get(path, headers={"host": host}).status_code == 400, host

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -42,8 +41,7 @@ def create_app(
         max_k: The largest number of hits of a search. Above `lexforge.corpus.search.FUSED_DEPTH`, the order
             of a hybrid search may depend on how many hits other clients ask for at the same time.
         max_query_length: The largest number of characters of a query.
-        hosts: Names that the Host header of a request may have, in lower case and without a port; None allows
-            all names.
+        hosts: Names that the Host header of a request may have, without a port; None allows all names.
         **options: Further arguments of `lexforge.corpus.open_searcher`: `hybrid` fuses the ranks of BM25, and
             `uri` and `tokens` reach a server that keeps the vectors.
 
@@ -63,6 +61,7 @@ def create_app(
         from fastapi import FastAPI, HTTPException, Query
         from fastapi.concurrency import run_in_threadpool
         from fastapi.exceptions import RequestValidationError
+        from fastapi.middleware.trustedhost import TrustedHostMiddleware
         from fastapi.responses import HTMLResponse, JSONResponse
     except ImportError as error:
         raise missing_extra("a server", "serve", error) from None
@@ -89,10 +88,10 @@ def create_app(
     )
     app.state.index = index
     if hosts is not None:
-        app.add_middleware(_KnownHosts, hosts=hosts)
-    problems: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem} for status in (400, 422, 500, 503)
-    }
+        # A web page can give its own name the address of this machine (DNS rebinding), and the browser then
+        # lets its script read the answers. The Host header, which the browser writes, has the page's name.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    problems: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (422, 500, 503)}
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> Any:
@@ -155,33 +154,3 @@ def create_app(
         return JSONResponse({"error": "the server failed; its log says why"}, 500)
 
     return app
-
-
-class _KnownHosts:
-    """Answers requests whose Host header has a known name, and refuses the others.
-
-    A web page can give its own name the address of this machine (DNS rebinding), and the browser then lets
-    its script read the answers. The browser itself writes the Host header, and it holds the name of the page.
-
-    Args:
-        app: The application that answers.
-        hosts: The known names, in lower case and without a port.
-    """
-
-    def __init__(self, app: Any, hosts: Collection[str]) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request."""
-        if scope["type"] == "http":
-            from fastapi import Request  # here, because the extra `serve` may be missing
-            from fastapi.responses import JSONResponse
-
-            received = Request(scope).headers.get("host", "")
-            if re.sub(r":\d*$", "", received).lower() not in self._hosts:
-                sentence = (
-                    f"the Host must be one of {', '.join(sorted(self._hosts))}; received {received[:100]!r}"
-                )
-                await JSONResponse({"error": sentence}, 400)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)

@@ -47,9 +47,7 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None, 
         address, port = taken.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
         is_local = ipaddress.ip_address(address).is_loopback
-        app = create_app(
-            directory, model, hosts={*LOCAL_HOSTS, name, host.lower()} if is_local else None, **options
-        )
+        app = create_app(directory, model, hosts={*LOCAL_HOSTS, name, host} if is_local else None, **options)
         app.state.index.open()
         url = f"http://{name}:{port}"
         documents = len(app.state.index.current().searcher)
