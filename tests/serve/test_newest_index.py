@@ -179,7 +179,6 @@ def test_the_folder_is_read_at_most_once_a_second(
 def test_an_index_must_be_opened_first_and_be_one(tmp_path: Path) -> None:
     """Errors of the start are those of the search."""
     index = NewestIndex(tmp_path / "nothing")
-    assert not index.is_open
     with pytest.raises(RuntimeError, match="call open"):
         index.current()
     with pytest.raises(FileNotFoundError, match="holds no finished index"):

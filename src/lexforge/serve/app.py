@@ -46,17 +46,12 @@ def create_app(
             `uri` and `tokens` reach a server that keeps the vectors.
 
     Returns:
-        The application, for any ASGI server. `app.state.index` is its `NewestIndex`; where that is open
-        already, the start does not open it again.
+        The application, for any ASGI server. `app.state.index` is its `NewestIndex`, which the start opens
+        unless it is open already.
 
     Raises:
         ImportError: If the extra `serve` is not installed.
-        ValueError: If a limit is below 1.
     """
-    if max_k < 1 or max_query_length < 1:
-        raise ValueError(
-            f"max_k and max_query_length must be at least 1; received {max_k} and {max_query_length}"
-        )
     try:
         from fastapi import FastAPI, HTTPException, Query
         from fastapi.concurrency import run_in_threadpool
@@ -72,8 +67,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if not index.is_open:
-            await run_in_threadpool(index.open)
+        await run_in_threadpool(index.open)
         search.start()
         yield
         search.stop()

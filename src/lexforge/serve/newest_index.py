@@ -56,12 +56,14 @@ class NewestIndex:
         self._is_opening = False
 
     def open(self) -> None:
-        """Open the index for the first time.
+        """Open the index, if it is not open already.
 
         Raises:
             FileNotFoundError: If the folder holds no index, or there is no such model.
             ValueError: If a file is damaged, or the model is not the one that made the index.
         """
+        if self._opened is not None:
+            return
         opened = self._open()
         with self._lock:
             self._opened, self._newest = opened, opened.source
@@ -90,12 +92,6 @@ class NewestIndex:
                 self._is_opening = True
                 threading.Thread(target=self._replace, name="lexforge-open-index", daemon=True).start()
             return self._opened
-
-    @property
-    def is_open(self) -> bool:
-        """Whether `open` was called."""
-        with self._lock:
-            return self._opened is not None
 
     @property
     def is_newest(self) -> bool:
