@@ -12,14 +12,13 @@ from scipy import sparse
 from lexforge.common.progress import Progress
 from lexforge.common.samples import evenly_spaced
 from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.export.vectors.base import Survey, VectorTarget, whole_numbers
+from lexforge.export.vectors.base import Survey, VectorTarget
 from lexforge.retrieval.vectors import sparse_vectors
 
 K = 10  # the recall is measured over so many documents
 SAMPLE = 200  # queries that the recall is measured with, at most
 ENOUGH = 0.995  # of two scales that reach this recall, the smaller one is taken: its index is smaller
 _ROWS = 4096  # documents scored at once
-_LARGEST = 2**31 - 128  # the largest float32 below 2**31: Java and CIFF hold whole weights in 32 bits
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,12 @@ def survey_vectors(corpus: EncodedCorpus, target: VectorTarget, queries: Queries
         The survey.
 
     Raises:
-        ValueError: If the engine cannot hold a document or answer a query, or if at every scale of an engine
-            of whole numbers the largest weight is too large, or all weights of documents or of queries round
-            to 0.
+        ValueError: If the engine cannot hold a document or answer a query, or all documents or all queries
+            are empty.
     """
     survey, sample = _limits(corpus, target, queries)
     # For whole numbers, all scales are measured in one pass over the corpus.
-    choices = _choices(corpus, target, survey)
+    choices = [replace(survey, scale=scale) for scale in target.scales or (1,)]
     recalls = _recalls(corpus, target, sample, choices)
     best = next((i for i, (recall, _) in enumerate(recalls) if recall >= ENOUGH), len(recalls) - 1)
     recall, empty = recalls[best]
@@ -105,34 +103,6 @@ def _limits(
     searched_with = f"{sample.shape[0]} {'documents as queries' if queries is None else 'queries'}"
     hardest = 0.0 if queries is None else float(queries.vectors.data.max(initial=0))
     return Survey(len(corpus), width, largest, hardest, most, empty, searched_with=searched_with), sample
-
-
-def _choices(corpus: EncodedCorpus, target: VectorTarget, survey: Survey) -> list[Survey]:
-    """Return the survey with each scale at which the engine holds the weights, or as it is without scales."""
-    if not target.scales:
-        return [survey]
-    name, kind = type(target).__name__, "document"
-    heaviest = survey.largest_document
-    if survey.largest_query > heaviest:
-        heaviest, kind = survey.largest_query, "query"
-    scales = [scale for scale in target.scales if heaviest * scale <= _LARGEST]
-    if not scales:
-        raise ValueError(
-            f"{corpus.directory}: {name} holds whole numbers up to {_LARGEST}, and weights are multiplied by "
-            f"at least {target.scales[0]}; received a {kind} with the weight {heaviest:g}"
-        )
-    lightest, kind = survey.largest_document, "document"
-    if 0 < survey.largest_query < lightest:
-        lightest, kind = survey.largest_query, "query"
-    largest = np.array([lightest], np.float32)
-    kept = [scale for scale in scales if whole_numbers(largest, scale).any()]
-    if not kept:
-        raise ValueError(
-            f"{corpus.directory}: every {kind} weight rounds to 0 for {name}, which holds whole "
-            f"numbers: weights are multiplied by at most {scales[-1]}, so the largest must be above "
-            f"{0.5 / scales[-1]:g}; received {lightest:g}"
-        )
-    return [replace(survey, scale=scale) for scale in kept]
 
 
 def _spread(vectors: sparse.csr_array) -> sparse.csr_array:
