@@ -33,7 +33,8 @@ def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) ->
     """What a term adds is its weight in the query times its weight in the document."""
     tiny_splade.similarity_fn_name = similarity
     index, source, passages = stored(tiny_splade, tmp_path, "inverted")
-    (first, second) = Searcher(index, tiny_splade, source, passages).search(["search tree", "file"], 4)
+    answers = Searcher(index, tiny_splade, source, passages).answer(["search tree", "file"], 4)
+    first, second = (answer.hits for answer in answers)
     assert len(first) == len(second) == 4
     query = dict(tiny_splade.decode(tiny_splade.encode_query("search tree")))
     for hit in first:
@@ -58,7 +59,7 @@ def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) ->
 def test_a_dense_model_has_no_terms(tiny_dense, tmp_path: Path) -> None:
     """The same command serves dense models."""
     index, source, passages = stored(tiny_dense, tmp_path, "faiss-flat")
-    ((hit, *_),) = Searcher(index, tiny_dense, source, passages).search(["hash of a key"], 2)
+    [(_, [hit, *_])] = Searcher(index, tiny_dense, source, passages).answer(["hash of a key"], 2)
     assert (hit.id, hit.passage, hit.terms) == ("d4", PASSAGES["d4"], [])
     assert hit.score == pytest.approx(1, abs=1e-5)  # the cosine of a text with itself
 
@@ -68,12 +69,12 @@ def test_bad_input_is_refused(tiny_splade, tmp_path: Path) -> None:
     index, source, _ = stored(tiny_splade, tmp_path, "inverted")
     searcher = Searcher(index, tiny_splade, source)
     with pytest.raises(TypeError, match="expected a list of texts; received the single text 'sort a list'"):
-        searcher.search("sort a list", 3)
+        searcher.answer("sort a list", 3)
     with pytest.raises(ValueError, match=r"must not be blank; received .* as query 2"):
-        searcher.search(["file", " \t"], 3)
+        searcher.answer(["file", " \t"], 3)
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):
-        searcher.search(["file"], 0)
-    assert searcher.search(["file"], 1)[0][0].passage is None  # without texts there are none to show
+        searcher.answer(["file"], 0)
+    assert searcher.answer(["file"], 1)[0].hits[0].passage is None  # without texts there are none to show
     other = {**PASSAGES, "d0": Passage("", "other", "d0")}
     with pytest.raises(ValueError, match="must be those that were encoded, 9 of them; received others, 9"):
         build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "second", "inverted", passages=other)
@@ -87,10 +88,10 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     made = tmp_path / "made"
     tiny_splade.save_pretrained(str(made / "model"))
     index_passages(tiny_splade, PASSAGES, made / "index", name=str(made / "model"))
-    before = open_searcher(made / "index").search(["search tree"], 3)
+    before = open_searcher(made / "index").answer(["search tree"], 3)
     made.rename(tmp_path / "moved")
     searcher = open_searcher(tmp_path / "moved" / "index")
-    assert searcher.search(["search tree"], 3) == before
+    assert searcher.answer(["search tree"], 3) == before
     assert len(searcher) == 9
     query = dict(tiny_splade.decode(tiny_splade.encode_query("search tree")))
     found = searcher.answer(["search tree"], 3)[0].terms
@@ -100,9 +101,9 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     with torch.no_grad():
         next(tiny_splade.parameters()).mul_(2)
     tiny_splade.save_pretrained(str(made / "model"))  # the next version, where the first one was
-    assert open_searcher(tmp_path / "moved" / "index").search(["search tree"], 3) == before
+    assert open_searcher(tmp_path / "moved" / "index").answer(["search tree"], 3) == before
     (made / "model" / "model.safetensors").write_bytes(b"cut")  # and it is damaged
-    assert open_searcher(tmp_path / "moved" / "index").search(["search tree"], 3) == before
+    assert open_searcher(tmp_path / "moved" / "index").answer(["search tree"], 3) == before
     tiny_splade.save_pretrained(str(made / "model"))
     shutil.rmtree(tmp_path / "moved" / "model")
     with pytest.raises(ValueError, match=r"with other weights or settings\. Name the folder"):
@@ -136,8 +137,8 @@ def test_ranks_of_bm25_are_fused(tiny_splade, tmp_path: Path) -> None:
     """Each ranking gives 1 / (60 + rank); a document that both rank high comes first."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))
     index_passages(tiny_splade, PASSAGES, tmp_path / "index", name=str(tmp_path / "model"))
-    [plain] = open_searcher(tmp_path / "index").search(["list of vector"], 9)
-    [fused] = open_searcher(tmp_path / "index", hybrid=True).search(["list of vector"], 9)
+    [(_, plain)] = open_searcher(tmp_path / "index").answer(["list of vector"], 9)
+    [(_, fused)] = open_searcher(tmp_path / "index", hybrid=True).answer(["list of vector"], 9)
     bm25 = BM25Index.build(list(CORPUS.values()), list(CORPUS)).search(["list of vector"], 9).ids[0]
     expected: dict[str, float] = {}
     for ranking in ([hit.id for hit in plain], bm25):

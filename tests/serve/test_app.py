@@ -45,7 +45,7 @@ def test_an_answer_is_what_the_index_finds(
     searcher = open_searcher(index_folder)
     query = "search the tree"
     answer = client.get("/search", params={"q": f"  {query} ", "k": 4}).json()
-    [found] = searcher.search([query], 4)
+    found = searcher.answer([query], 4)[0].hits
     assert answer.keys() == {"query", "query_terms", "hits", "seconds", "documents", "generation"}
     assert (answer["query"], answer["documents"], answer["generation"]) == (query, len(passages), 1)
     assert 0 < answer["seconds"] < WAIT_S

@@ -79,12 +79,12 @@ def test_a_new_state_is_opened_while_the_old_one_is_searched(
     [opening] = [thread for thread in threading.enumerate() if thread.name == "lexforge-open-index"]
     assert index.current() is old
     assert [thread.name for thread in threading.enumerate()].count(opening.name) == 1, "opened twice"
-    assert old.searcher.search(["sort the list"], 2)[0], "files of the old state are read no more"
+    assert old.searcher.answer(["sort the list"], 2)[0].hits, "files of the old state are read no more"
     may_open.set()
     until(lambda: index.current() is not old)
     new = index.current()
     assert (new.generation, len(new.searcher), index.is_newest) == (2, 8, True)
-    assert "new" in [hit.id for hit in new.searcher.search(["open the file"], 8)[0]]
+    assert "new" in [hit.id for hit in new.searcher.answer(["open the file"], 8)[0].hits]
 
 
 def test_a_state_that_cannot_be_opened_is_not_served(

@@ -97,7 +97,7 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
             refused.append(str(error))
             continue
         print(printable(f"query: {query}"))
-        show(searcher.search([query], cfg.k)[0], cfg)
+        show(searcher.answer([query], cfg.k)[0].hits, cfg)
         sys.stdout.flush()  # into a pipe too, where another program waits for the answer to its line
     if refused:
         raise ValueError(f"{len(refused)} of {number} lines were not searched for: {refused[0]}")

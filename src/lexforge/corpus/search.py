@@ -112,22 +112,6 @@ class Searcher:
         """Return the number of passages."""
         return len(self.index)
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
-        """Find the k best passages of each query.
-
-        Args:
-            queries: At least one text, none of them blank.
-            k: Number of hits wanted per query, at least 1.
-
-        Returns:
-            The hits of each query, best first.
-
-        Raises:
-            TypeError: If `queries` is a single string instead of a list.
-            ValueError: If there is no query, a query is blank, or k is below 1.
-        """
-        return [answer.hits for answer in self.answer(queries, k)]
-
     def answer(self, queries: Sequence[str], k: int) -> list[QueryResult]:
         """Find the k best passages of each query, and tell what the model reads in the query.
 
