@@ -101,10 +101,6 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     with torch.no_grad():
         next(tiny_splade.parameters()).mul_(2)
     tiny_splade.save_pretrained(str(made / "model"))  # the next version, where the first one was
-    assert open_searcher(tmp_path / "moved" / "index").answer(["search tree"], 3) == before
-    (made / "model" / "model.safetensors").write_bytes(b"cut")  # and it is damaged
-    assert open_searcher(tmp_path / "moved" / "index").answer(["search tree"], 3) == before
-    tiny_splade.save_pretrained(str(made / "model"))
     shutil.rmtree(tmp_path / "moved" / "model")
     with pytest.raises(ValueError, match=r"with other weights or settings\. Name the folder"):
         open_searcher(tmp_path / "moved" / "index")

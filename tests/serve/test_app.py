@@ -251,7 +251,9 @@ def test_ranks_of_bm25_can_be_fused(index_folder: Path) -> None:
     """The page of a hybrid search is the same one; scores are those of the ranks."""
     from fastapi.testclient import TestClient
 
-    expected = [hit.id for hit in open_searcher(index_folder, hybrid=True).search(["sort the tree"], 5)[0]]
+    expected = [
+        hit.id for hit in open_searcher(index_folder, hybrid=True).answer(["sort the tree"], 5)[0].hits
+    ]
     with TestClient(create_app(index_folder, hybrid=True)) as client:
         hits = client.get("/search?q=sort the tree&k=5").json()["hits"]
     assert [hit["id"] for hit in hits] == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -215,32 +214,24 @@ def open_searcher(
 def load_encoder_of(directory: str | Path, source: Source, model: str | None = None) -> BaseModel:
     """Load the encoder that made an index.
 
-    Unless it is named, a folder is looked for at the place that the index recorded and beside the index. Both
-    may have been moved or copied together, and another model may have taken the old place.
-
     Args:
         directory: The directory of the index.
         source: What the index was made of.
-        model: The folder or hub name of the encoder; None looks for it.
+        model: The folder or hub name of the encoder; None takes the one that the index recorded, or, where
+            that folder is gone, the one of its name beside the index: both may have been moved together.
 
     Returns:
-        The encoder; where none of the two is the one that made the index, the last of them.
+        The encoder.
 
     Raises:
         FileNotFoundError: If there is no such model.
-        ValueError: If `load_encoder` refuses the last of them.
+        ValueError: If `load_encoder` refuses it.
     """
-    recorded, names = Path(source.model), [model or source.model]
-    beside = Path(directory).resolve().parent / recorded.name
-    if model is None and recorded.is_absolute() and beside.is_dir():  # a name of the hub is no path
-        names = [name for name in (source.model, str(beside)) if Path(name).exists()]
-    for name in names[:-1]:
-        with suppress(Exception):  # what has taken the place may be anything, and be damaged in any way
-            encoder = load_encoder(name, source.max_seq_length)
-            if fingerprint(encoder) == source.fingerprint:
-                return encoder
+    name, beside = model or source.model, Path(directory).resolve().parent / Path(source.model).name
+    if model is None and Path(name).is_absolute() and not Path(name).exists() and beside.is_dir():
+        name = str(beside)
     try:
-        return load_encoder(names[-1], source.max_seq_length)
+        return load_encoder(name, source.max_seq_length)
     except FileNotFoundError as error:
         if model is None:
             error.add_note(f"--model (model= in Python) names where the model of {directory} is now")
