@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.corpus import EncodedCorpus, build_index, encode, encode_corpus, open_index
+from lexforge.corpus import EncodedCorpus, build_index, encode, encode_corpus, open_index, stored_index
 from lexforge.corpus.stored_index import FORMAT
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval import MilvusIndex
@@ -51,11 +51,12 @@ def milvus_options(index_name: str, tmp_path: Path) -> dict:
 @pytest.mark.parametrize("index_name", ["inverted", "milvus"])
 @pytest.mark.parametrize("rows", [1, 5, 100])
 def test_a_sparse_index_finds_what_its_vectors_say(
-    index_name, rows, sparse_corpus, tiny_splade, tmp_path
+    index_name, rows, sparse_corpus, tiny_splade, tmp_path, monkeypatch
 ) -> None:
     """Built from blocks, saved and opened again, at any block size."""
     options = milvus_options(index_name, tmp_path)
-    build_index(sparse_corpus, tmp_path / "out", index_name, rows=rows, **options)
+    monkeypatch.setattr(stored_index, "ROWS", rows)
+    build_index(sparse_corpus, tmp_path / "out", index_name, **options)
     index, source, passages = open_index(tmp_path / "out")
     assert passages is None
     queries = encode(tiny_splade, TEXTS, "query")
@@ -70,9 +71,12 @@ def test_a_sparse_index_finds_what_its_vectors_say(
 
 
 @pytest.mark.parametrize("index_name", ["faiss-flat", "faiss-hnsw", "milvus"])
-def test_a_dense_index_finds_what_its_vectors_say(index_name: str, dense_corpus, tmp_path: Path) -> None:
+def test_a_dense_index_finds_what_its_vectors_say(
+    index_name: str, dense_corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The similarity is the model's: cosine here, whatever the default of the index."""
-    build_index(dense_corpus, tmp_path / "out", index_name, rows=4, **milvus_options(index_name, tmp_path))
+    monkeypatch.setattr(stored_index, "ROWS", 4)
+    build_index(dense_corpus, tmp_path / "out", index_name, **milvus_options(index_name, tmp_path))
     index, _, _ = open_index(tmp_path / "out")
     vectors, ids = dense_corpus.merged()
     assert index.similarity == "cosine"
@@ -85,6 +89,7 @@ def test_a_killed_milvus_build_is_refused_until_it_is_dropped(
     """Half a corpus must not be searched, and no other corpus may be added to it."""
     options = milvus_options("milvus", tmp_path)
     sent, real = [], MilvusIndex.add
+    monkeypatch.setattr(stored_index, "ROWS", 3)
 
     def add(index, vectors, ids) -> None:
         if len(sent) == 2:
@@ -95,13 +100,13 @@ def test_a_killed_milvus_build_is_refused_until_it_is_dropped(
     with monkeypatch.context() as killed:
         killed.setattr(MilvusIndex, "add", add)
         with pytest.raises(KeyboardInterrupt):
-            build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
+            build_index(sparse_corpus, tmp_path / "out", "milvus", **options)
     with pytest.raises(FileNotFoundError, match=r"no finished index: source\.json is missing"):
         open_index(tmp_path / "out")
     with pytest.raises(ValueError, match="holds 4 documents, perhaps of an interrupted build: drop it"):
-        build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
+        build_index(sparse_corpus, tmp_path / "out", "milvus", **options)
     again = {**options, "collection": "again"}
-    assert len(build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **again)) == len(CORPUS)
+    assert len(build_index(sparse_corpus, tmp_path / "out", "milvus", **again)) == len(CORPUS)
 
 
 def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, tmp_path: Path) -> None:

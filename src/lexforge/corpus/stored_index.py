@@ -35,7 +35,7 @@ SOURCE = "source.json"
 INDEX = "index"
 PASSAGES = "corpus.jsonl"
 FORMAT = "lexforge-stored-index"
-ROWS = 262_144  # documents whose vectors memory holds: a segment of a large inverted index
+ROWS = 262_144  # documents that are read and added at once: a segment of a large inverted index
 Saved = TypeVar("Saved")
 
 
@@ -105,9 +105,8 @@ def index_passages(
     directory, vectors_are = Path(directory).resolve(), vector_type(model)  # `.` itself has no name
     index_name = index_name or exact_name(vectors_are)
     # What would fail after the long work is checked before it.
-    check_new(directory)
-    check_store_place(directory, options)
     find_backend(index_name, vectors_are, options)
+    check_new(directory)  # now, because a local store may lie there
     blocks = directory.with_name(f"{directory.name}.unfinished")  # no name that a user gives to vectors
     encode_corpus(
         model,
@@ -135,7 +134,6 @@ def build_index(
     *,
     passages: Mapping[str, Passage] | None = None,
     repeated: Mapping[str, Passage] | None = None,
-    rows: int = ROWS,
     **options: Any,
 ) -> Index:
     """Make an index of an encoded corpus and save it.
@@ -148,7 +146,6 @@ def build_index(
             keeps no texts.
         repeated: Passage id -> passage that was not encoded, because it repeats one of `passages`. It takes
             the place of that one when a change deletes it.
-        rows: Number of documents that are read and added at once, in whole blocks and at least one block.
         options: Options of the index, such as the `uri` of Milvus.
 
     Returns:
@@ -165,7 +162,6 @@ def build_index(
     # A new folder takes the place of an empty one: where that is the current folder, `.` leads nowhere then.
     directory, manifest = Path(directory).resolve(), corpus.manifest
     index_name = index_name or exact_name(manifest.vector_type)
-    check_store_place(directory, options)
     backend = find_backend(index_name, manifest.vector_type, options)
     check_new(directory)
     if passages is not None:
@@ -176,7 +172,7 @@ def build_index(
                 f"{len(passages)} in all"
             )
     # The first block is read before the index is made, because it says how wide the vectors are.
-    blocks = corpus.blocks(rows)
+    blocks = corpus.blocks(ROWS)
     first = next(blocks)
     width = first[0].shape[1]
 
@@ -212,23 +208,6 @@ def build_index(
     with new_directory(directory) as path:
         index = write_generation(path, source, save, passages, repeated)
     return open_index(directory)[0] if index is None else index
-
-
-def check_store_place(directory: Path, options: Mapping[str, Any]) -> None:
-    """Refuse a local store inside the folder of its index, which is new when everything has been encoded.
-
-    Args:
-        directory: The folder of the index.
-        options: Options of the index; `uri` may name a store.
-
-    Raises:
-        ValueError: If the store lies there.
-    """
-    uri = str(options.get("uri") or "")
-    if uri and "://" not in uri and Path(uri).resolve().is_relative_to(directory):
-        raise ValueError(
-            f"the store {uri} would lie in the folder of its index, {directory}; name one beside it"
-        )
 
 
 def write_generation(
