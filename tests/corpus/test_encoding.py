@@ -185,33 +185,6 @@ def test_vectors_of_an_autocast_are_kept_apart(tiny_dense, tmp_path: Path) -> No
     np.testing.assert_array_equal(again, exact)
 
 
-def test_the_folder_keeps_the_files_used_last(
-    tiny_splade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model of every step must not fill the disk; other files in the folder are not ours to delete."""
-    (tmp_path / "notes.npz").write_bytes(b"x" * 10_000)
-    size = 0
-    made: list[Path] = []
-    for step in range(4):
-        monkeypatch.setattr(encoding, "CACHE_BYTES", 10_000_000 if step == 0 else 2 * size)
-        corpus = CorpusEncoder([*TEXTS, str(step)], 4, tmp_path)
-        before = set(tmp_path.iterdir())
-        assert corpus.encode(tiny_splade)[1]
-        (new,) = set(tmp_path.iterdir()) - before
-        made.append(new)
-        size = max(size, 100 + new.stat().st_size)
-        if step == 1:  # read again: now the second one is the older
-            assert not CorpusEncoder([*TEXTS, "0"], 4, tmp_path).encode(tiny_splade)[1]
-            time.sleep(0.02)  # file systems count time in steps
-        if step == 2:
-            assert [path.exists() for path in made] == [True, False, True]
-    assert [path.exists() for path in made] == [False, False, True, True]
-    assert (tmp_path / "notes.npz").exists()
-    monkeypatch.setattr(encoding, "CACHE_BYTES", 0)
-    CorpusEncoder(["alone"], 4, tmp_path).encode(tiny_splade)
-    assert len(list(tmp_path.iterdir())) == 2  # the notes, and what was written last
-
-
 @pytest.mark.parametrize("vector_type", ["sparse", "dense"])
 def test_vectors_outlive_the_process_in_a_folder(
     vector_type: str, tiny_splade, tiny_dense, tmp_path: Path
@@ -225,45 +198,6 @@ def test_vectors_outlive_the_process_in_a_folder(
     assert second.shape == first.shape
     assert CorpusEncoder([*TEXTS[1:], TEXTS[0]], 4, tmp_path).encode(model)[1]
     assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("when", ["before", "while"])
-def test_a_file_that_another_process_deletes_is_encoded_again(
-    when, tiny_splade, tmp_path, monkeypatch
-) -> None:
-    """Two evaluations may share a folder; an empty file left there would be refused ever after."""
-    first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
-    (file,) = tmp_path.iterdir()
-    whole, read = encoding.read_vectors, []
-
-    def deleting(path: Path, key: str):
-        read.append(path)
-        if when == "before":
-            path.unlink()
-            return whole(path, key)
-        vectors = whole(path, key)
-        path.unlink()
-        return vectors
-
-    monkeypatch.setattr(encoding, "read_vectors", deleting)
-    vectors, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
-    assert read == [file]
-    assert abs(vectors - first).max() == 0
-    assert fresh == file.exists() == (when == "before")
-    monkeypatch.undo()
-    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
-    assert not CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)[1]
-
-
-def test_a_file_of_another_user_is_read(tiny_splade, tmp_path: Path, monkeypatch) -> None:
-    """Only its owner may set the time of a file, and a shared cache is read by others, too."""
-    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
-
-    def refused(path: Path) -> None:
-        raise PermissionError(1, "Operation not permitted", str(path))
-
-    monkeypatch.setattr(encoding.os, "utime", refused)
-    assert not CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)[1]
 
 
 def test_what_a_killed_process_left_is_deleted_after_an_hour(tiny_splade, tmp_path: Path) -> None:

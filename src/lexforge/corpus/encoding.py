@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
@@ -36,9 +34,7 @@ logger = logging.getLogger(__name__)
 _WARM, TIMED = 8, 64
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
 COUNTED_DOCUMENTS = 2000  # documents whose active terms are counted at most
-CACHE_BYTES = 10_000_000_000  # of the files of vectors in a cache folder
-# Only files with these names are ever deleted from a cache folder.
-_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
+_CACHED = r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors"  # the files of vectors in a cache folder
 
 Vectors: TypeAlias = Any
 """CSR `[N, V] float32` from a SparseEncoder, or an array `[N, D] float32` from a SentenceTransformer."""
@@ -270,9 +266,7 @@ class CorpusEncoder:
     Args:
         texts: The texts of the documents.
         batch_size: Number of texts per forward pass.
-        cache_dir: A folder for files of vectors, one file per model and corpus; None writes no file. When a
-            file is written, those that were not used for the longest time are deleted until all of them take
-            at most `CACHE_BYTES`; the size of the new file itself is not limited.
+        cache_dir: A folder for files of vectors, one file per model and corpus; None writes no file.
 
     Raises:
         ValueError: If `batch_size` is below 1.
@@ -314,7 +308,14 @@ class CorpusEncoder:
         if self._kept is not None and self._kept[0] == key:
             return self._kept[1], False
         path = None if self._cache_dir is None else self._cache_dir / f"{key}.safetensors"
-        vectors = None if path is None else _read(path, key)
+        vectors = None
+        if path is not None and path.exists():
+            try:
+                vectors = read_vectors(path, key)[0]
+            except ValueError as error:
+                raise ValueError(
+                    f"cached vectors {path} cannot be read ({error}); delete the file"
+                ) from error
         fresh = vectors is None
         if fresh:
             if path is not None:  # before the long work, so that a folder that takes no file fails at once
@@ -329,44 +330,9 @@ class CorpusEncoder:
             )
             if path is not None:
                 try:
-                    remove_leftovers(path.parent, _CACHED.pattern)
+                    remove_leftovers(path.parent, _CACHED)
                     write_vectors(path, vectors, key)
-                    _delete_oldest(path)
                 except OSError as error:  # the vectors themselves are worth more than their file
                     logger.warning("the vectors of the corpus are in no file for later processes: %s", error)
         self._kept = (key, vectors)
         return vectors, fresh
-
-
-def _read(path: Path, key: str) -> Vectors | None:
-    """Return cached vectors, or None if there are none, or another process is deleting them to make room.
-
-    Raises:
-        ValueError: If the file is damaged.
-    """
-    try:
-        with suppress(OSError):  # a file of another user may be read all the same
-            os.utime(path)  # the file used last is deleted last
-        return read_vectors(path, key)[0]
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        if not path.exists():
-            return None
-        raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
-
-
-def _delete_oldest(newest: Path) -> None:
-    """Delete the files used longest ago until the rest fit into `CACHE_BYTES`; the newest one stays."""
-    files = []
-    for path in newest.parent.glob("*.safetensors"):
-        with suppress(FileNotFoundError):  # another process deletes, too
-            if _CACHED.fullmatch(path.name):
-                files.append((path.stat(), path))
-    total = sum(status.st_size for status, _ in files)
-    for status, path in sorted(files, key=lambda entry: entry[0].st_mtime_ns):
-        if total <= CACHE_BYTES:
-            return
-        if path != newest:
-            path.unlink(missing_ok=True)
-            total -= status.st_size
