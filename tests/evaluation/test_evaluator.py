@@ -147,17 +147,6 @@ def test_a_csv_that_cannot_be_written_ends_no_training(tiny_splade, tmp_path: Pa
     assert "Retrieval_evaluation_results.csv gets no row: " in warning
 
 
-@pytest.mark.parametrize("left", ["", "epoch,steps,nDC"])
-def test_a_csv_whose_header_a_kill_has_cut_is_begun_anew(tiny_splade, tmp_path: Path, left: str) -> None:
-    """A run that resumes after the kill would otherwise write no row to its end."""
-    path = tmp_path / "Retrieval_evaluation_results.csv"
-    path.write_text(left)
-    RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
-    header, *rows = path.read_text().splitlines()
-    assert header.startswith("epoch,steps,nDCG@10,")
-    assert len(rows) == 1
-
-
 def test_a_name_that_is_no_part_of_a_file_name_is_refused() -> None:
     """The CSV file would lie in a folder that does not exist."""
     with pytest.raises(ValueError, match="must not contain '/'; received 'beir/nq'"):

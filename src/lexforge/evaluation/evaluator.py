@@ -89,8 +89,6 @@ class RetrievalEvaluator(BaseEvaluator):
         batch_size: Number of texts per forward pass.
         exclude_self: Leave out a document whose id is the query's, for a corpus that contains its queries.
         show_progress_bar: Show a progress bar; None decides by the log level, as sentence-transformers does.
-        write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`; where that fails,
-            or the file has other columns, a warning says so.
         build_index: A function `(vectors, ids, similarity) -> Index`; None is `build_exact`.
         cache_dir: A folder in which the vectors of the corpus are kept for later processes, one file per
             model; None writes no file.
@@ -115,7 +113,6 @@ class RetrievalEvaluator(BaseEvaluator):
         batch_size: int = 32,
         exclude_self: bool = False,
         show_progress_bar: bool | None = None,
-        write_csv: bool = True,
         build_index: Callable[..., Index] | None = None,
         cache_dir: str | Path | None = None,
         latency_queries: int = 200,
@@ -139,7 +136,6 @@ class RetrievalEvaluator(BaseEvaluator):
         self.batch_size = batch_size
         self.exclude_self = exclude_self
         self.show_progress_bar = show_progress_bar
-        self.write_csv = write_csv
         self.build_index = build_index
         if latency_queries < 0:
             raise ValueError(f"latency_queries must be at least 0; received {latency_queries}")
@@ -163,7 +159,8 @@ class RetrievalEvaluator(BaseEvaluator):
 
         Args:
             model: The encoder.
-            output_path: Folder of the CSV file; None writes none.
+            output_path: Folder of `Retrieval_evaluation[_name]_results.csv`, which gets a row. Where that
+                fails, or the file has other columns, a warning says so. None writes no file.
             epoch: Epoch for the log and the CSV row; -1 outside training.
             steps: Step for the log and the CSV row; -1 outside training.
 
@@ -171,7 +168,7 @@ class RetrievalEvaluator(BaseEvaluator):
             The measures, sparsity and timing of `RetrievalResult`, with the evaluator's name before each key.
         """
         result = self.evaluate(model)
-        if self.write_csv and output_path is not None:
+        if output_path is not None:
             path = Path(output_path) / self.csv_file
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -334,26 +331,20 @@ class RetrievalEvaluator(BaseEvaluator):
             OSError: If the file cannot be read or written.
         """
         columns = ["epoch", "steps", *self.metrics, *SPARSITY]
-        header = ",".join(columns)
-        first = ""
-        if path.exists():
-            with path.open(encoding="utf-8", errors="replace") as file:
-                first = file.readline()
-        new = header.startswith(first)  # it is empty, or a kill left the header without its line end
-        if not new and first != f"{header}\n":
-            logger.warning(
-                "%s gets no row: it must have the columns %s of this evaluation, and it has %s; move it away",
-                path,
-                header,
-                first.strip(),
-            )
-            return
-        with path.open("w" if new else "a", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(columns)
-            values = result.metrics | result.sparsity
-            writer.writerow([epoch, steps, *(values.get(column, "") for column in columns[2:])])
+        header = ",".join(columns) + "\n"
+        if not path.exists():
+            path.write_text(header, encoding="utf-8", newline="\n")
+        with path.open("r+", encoding="utf-8", errors="replace", newline="") as file:
+            if file.readline() != header:
+                logger.warning(
+                    "%s gets no row: it must have the columns %s of this evaluation; move it away",
+                    path,
+                    header.strip(),
+                )
+                return
+            file.seek(0, 2)
+            values = {"epoch": epoch, "steps": steps, **result.metrics, **result.sparsity}
+            csv.writer(file, lineterminator="\n").writerow([values.get(column, "") for column in columns])
 
 
 def _texts_and_documents(
