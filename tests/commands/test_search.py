@@ -48,7 +48,7 @@ def test_the_text_of_a_document_finds_it(
         index.Config(tmp_path / "index", documents=documents, vectors=vectors, index=index_name, uri=uri)
     )
     assert "index of 7 passages" in capsys.readouterr().out
-    search.main(search.Config(tmp_path / "index", "parse a tree", k=7, terms=2))
+    search.main(search.Config(tmp_path / "index", "parse a tree", k=7))
     out = capsys.readouterr().out
     assert out.startswith("query: parse a tree\n  1.")
     assert "d2  parse a tree" in out
@@ -89,8 +89,8 @@ def test_a_text_without_spaces_is_cut(tiny_checkpoint: Path, tmp_path: Path, cap
     (tmp_path / "a.txt").write_text("key " + "川" * 300, encoding="utf-8")
     documents = str(tmp_path / "a.txt")
     index.main(index.Config(tmp_path / "index", documents=documents, model=str(tiny_checkpoint)))
-    search.main(search.Config(tmp_path / "index", "key", width=50))
-    assert "  a key " + "川" * 41 + "...\n" in capsys.readouterr().out
+    search.main(search.Config(tmp_path / "index", "key"))
+    assert "  a key " + "川" * 191 + "...\n" in capsys.readouterr().out
 
 
 def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
@@ -170,8 +170,6 @@ def test_bad_input_is_refused(vectors, corpus_folder, tmp_path, tiny_dense) -> N
     index.main(index.Config(tmp_path / "index", vectors=vectors))
     with pytest.raises(ValueError, match="line 2 is blank"):
         search.main(search.Config(tmp_path / "index"), lines=["tree\n", "\n"])
-    with pytest.raises(ValueError, match="--width >= 3; received -1 and 200"):
-        search.main(search.Config(tmp_path / "index", "tree", terms=-1))
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         search.main(search.Config(tmp_path / "index", "tree", k=0))
     tiny_dense.save_pretrained(str(tmp_path / "other"))

@@ -26,6 +26,9 @@ from lexforge.common.words import shorten
 from lexforge.data.lines import BYTE_ORDER_MARK
 from lexforge.settings import engine_tokens
 
+TERMS = 10  # that are shown per document
+WIDTH = 200  # characters of the text that are shown per document
+
 
 @dataclass(frozen=True)
 class Config:
@@ -36,24 +39,22 @@ class Config:
     query: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(constructor=str)] = None
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
     k: int = 5  # hits per query
-    terms: int = 10  # terms that are shown per document
-    width: int = 200  # characters of the text that are shown per document
     hybrid: Literal["bm25"] | None = None  # fuse the ranks of the index with those of BM25
     uri: str | None = None  # the server that keeps the vectors; credentials are sent to no other address
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
 
-def show(hits: list[corpus.Found], cfg: Config) -> None:
+def show(hits: list[corpus.Found]) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
         text = "" if hit.passage is None else hit.passage.joined
-        text = shorten(text, cfg.width, "...")
+        text = shorten(text, WIDTH, "...")
         print(printable(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}".rstrip()))
         if hit.terms:
             terms = " ".join(
-                f"{'' if term.own else '+'}{term.term}:{term.score:.2f}" for term in hit.terms[: cfg.terms]
+                f"{'' if term.own else '+'}{term.term}:{term.score:.2f}" for term in hit.terms[:TERMS]
             )
-            rest = f" and {len(hit.terms) - cfg.terms} more" if len(hit.terms) > cfg.terms else ""
+            rest = f" and {len(hit.terms) - TERMS} more" if len(hit.terms) > TERMS else ""
             print(printable(f"{'':16}{terms}{rest}"))
     if not hits:
         print("  no document shares a term with the query")
@@ -76,8 +77,6 @@ def check_query(text: str, number: int) -> str:
 
 def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
     """Search for the query, or for each line of the standard input as soon as it arrives."""
-    if cfg.terms < 0 or cfg.width < 3:
-        raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
     searcher = corpus.open_searcher(
@@ -97,7 +96,7 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
             refused.append(str(error))
             continue
         print(printable(f"query: {query}"))
-        show(searcher.answer([query], cfg.k)[0].hits, cfg)
+        show(searcher.answer([query], cfg.k)[0].hits)
         sys.stdout.flush()  # into a pipe too, where another program waits for the answer to its line
     if refused:
         raise ValueError(f"{len(refused)} of {number} lines were not searched for: {refused[0]}")
