@@ -134,7 +134,7 @@ def export_model(
         if quantize is not None:
             for each in written:
                 if isinstance(each.side, EncodedSide):
-                    _quantize(each.folder / onnx.MODEL_FILE)
+                    quantize_int8(each.folder / onnx.MODEL_FILE)
             agreements = _compare(model, written, queries, documents)
             for agreement in agreements:
                 refuse_difference(agreement, quantized=True)
@@ -168,18 +168,6 @@ def _compare(
 ) -> tuple[Agreement, ...]:
     texts: dict[TextKind, Sequence[str]] = {"query": queries, "document": documents}
     return tuple(compare(model, each, texts[kind], kind) for each in written for kind in each.side.kinds)
-
-
-def _quantize(path: Path) -> None:
-    """Replace a file, and the weights that may stand beside it, by its 8-bit form."""
-    place = path.parent / "int8"
-    place.mkdir()
-    quantize_int8(path, place / path.name)
-    for old in path.parent.glob(f"{path.name}*"):
-        old.unlink()
-    for new in place.iterdir():
-        new.rename(path.parent / new.name)
-    place.rmdir()
 
 
 def _describe(

@@ -72,12 +72,11 @@ def _weight_bytes(graph: nn.Module) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def quantize_int8(source: Path, target: Path) -> None:
+def quantize_int8(path: Path) -> None:
     """Store the weights of matrix products and embeddings in 8 bits; activations are rounded when it runs.
 
     Args:
-        source: An ONNX file.
-        target: The smaller one.
+        path: An ONNX file, whose place the smaller one takes.
 
     Raises:
         ImportError: If onnxruntime or onnx is missing.
@@ -87,7 +86,8 @@ def quantize_int8(source: Path, target: Path) -> None:
     except ImportError as error:
         raise missing_extra("an ONNX file with 8-bit weights", "export", error) from error
     with silent():  # it recommends a preparation that changes nothing for these graphs
-        quantize_dynamic(str(source), str(target), weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(path, path, weight_type=QuantType.QInt8, per_channel=True)
+    path.with_name(f"{path.name}.data").unlink(missing_ok=True)  # weights that stood beside it
 
 
 class OnnxSession:
