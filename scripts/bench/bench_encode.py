@@ -60,16 +60,17 @@ def encoding(
     """What encodes texts by an implementation."""
     if impl in (ONNX, INT8):
         compared = EDGE_TEXTS[1:4]  # the export checks itself on these
-        exported = export_model(
+        output = Path(scratch) / "onnx"
+        export_model(
             folder,
             "onnx",
-            Path(scratch) / "onnx",
+            output,
             queries=compared,
             documents=compared,
             quantize="int8" if impl == INT8 else None,
             max_seq_length=length,
         )
-        vectors_of = run_pooled(exported.folder, torch.get_num_threads())
+        vectors_of = run_pooled(output, torch.get_num_threads())
 
         def batches(texts: list[str]) -> None:
             ordered = sorted(texts, key=len, reverse=True)

@@ -30,14 +30,9 @@ def reciprocal_rank_fusion(rankings: Sequence[Hits], k: int) -> Hits:
         The fused hits.
 
     Raises:
-        ValueError: If there is no ranking, their numbers of queries differ, or k is below 1.
+        ValueError: If the numbers of queries differ, or k is below 1.
     """
     wanted = check_k(k)
-    if not rankings or len({len(hits) for hits in rankings}) > 1:
-        raise ValueError(
-            "rankings must be at least one, of the same queries; received rankings of "
-            f"{[len(hits) for hits in rankings]} queries"
-        )
     ids, scores = [], []
     for found in zip(*(hits.ids for hits in rankings), strict=True):
         terms: dict[str, list[float]] = {}

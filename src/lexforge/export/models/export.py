@@ -30,19 +30,15 @@ EXPERIMENTAL: dict[ModelTargetName, str] = {"elasticsearch": "Elasticsearch", "o
 
 @dataclass(frozen=True)
 class Export:
-    """What an export holds.
+    """What is known of an export.
 
     Args:
-        folder: Where it stands.
-        target: What it is for.
         agreements: The comparison of queries and of documents with the encoder.
         measures: nDCG@10 and documents per second of "encoder", "float32" and "int8", where they were asked
             for.
         limits: Sentences on what is not known of the export; they stand in its `export.json` too.
     """
 
-    folder: Path
-    target: ModelTargetName
     agreements: tuple[Agreement, ...]
     measures: dict[str, dict[str, float]]
     limits: tuple[str, ...]
@@ -150,7 +146,7 @@ def export_model(
         (folder / DESCRIPTION).write_text(
             json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
-    return Export(Path(output), target, agreements, measures, tuple(limits))
+    return Export(agreements, measures, tuple(limits))
 
 
 def _writer(target: ModelTargetName, title: str) -> Callable[[Sequence[EncoderSide], Path], list[Written]]:
