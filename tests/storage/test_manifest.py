@@ -79,7 +79,7 @@ def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
     names = ["한국", "a\nb", "\ud800", '"']
     write_ids(tmp_path, names)
     ids = read_ids(tmp_path)
-    assert [list(ids.names), ids.names[1:3], ids.names[-1]] == [names, names[1:3], '"']
+    assert [list(ids.names), [ids.names[place] for place in range(4)]] == [names, names]
     with pytest.raises(IndexError):
         ids.names[4]
     assert ids.position("\ud800") == 2

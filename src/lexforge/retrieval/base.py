@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex, TypeAlias, overload
+from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +121,7 @@ def check_k(k: SupportsIndex) -> int:
     return number
 
 
-class StoredNames(Sequence[str]):
+class StoredNames:
     """The ids of documents in files that are memory-mapped: processes share them, and none is read at first.
 
     Args:
@@ -136,15 +136,8 @@ class StoredNames(Sequence[str]):
         """Return the number of ids."""
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        """Return the id at a position, or those of a slice."""
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        position = range(len(self))[place]  # raises IndexError beyond the last one
+    def __getitem__(self, position: int) -> str:
+        """Return the id at a position."""
         start = self._ends[position - 1] if position else 0
         return self._text[start : self._ends[position]].tobytes().decode("utf-8", "surrogatepass")
 
@@ -160,11 +153,11 @@ class DocumentIds:
     """The ids of an index's documents, in the order of their positions; every id occurs once.
 
     Args:
-        names: Distinct ids, as they were stored.
+        names: Distinct ids, as they were stored; None for an index without documents.
     """
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.names: Sequence[str] = names or []
+    def __init__(self, names: StoredNames | None = None) -> None:
+        self.names: list[str] | StoredNames = [] if names is None else names
         self._known: dict[str, int] | None = None  # id -> position, once it is needed
 
     def __len__(self) -> int:
@@ -201,7 +194,7 @@ class DocumentIds:
         """Append ids that `check` has accepted, once their documents are in the index."""
         first = len(self)
         self._positions().update(zip(names, range(first, first + len(names)), strict=True))
-        if not isinstance(self.names, list):
+        if isinstance(self.names, StoredNames):
             self.names = list(self.names)
         self.names.extend(names)
 
@@ -220,7 +213,7 @@ class DocumentIds:
         """
         lengths = counts.tolist()
         rows = [row[:length] for row, length in zip(positions, lengths, strict=True)]
-        names: Sequence[str] | Mapping[int, str] = self.names
+        names: list[str] | StoredNames | dict[int, str] = self.names
         if isinstance(names, StoredNames) and rows:  # each is read once, however many queries found it
             names = {position: names[position] for position in np.unique(np.concatenate(rows)).tolist()}
         return Hits(

@@ -182,7 +182,7 @@ class InvertedIndex:
             with PostingsFiles(path) as files:
                 for part in parts:
                     files.add(part)
-            self._write_rest(path, self._ids.names[:documents], parts[0].block_size)
+            self._write_rest(path, list(self._ids.names)[:documents], parts[0].block_size)
 
     @classmethod
     def write(
@@ -226,7 +226,7 @@ class InvertedIndex:
                     one.result()
             index._write_rest(path, index._ids.names, block_size)
 
-    def _write_rest(self, path: Path, names: Sequence[str], block_size: int) -> None:
+    def _write_rest(self, path: Path, names: Iterable[str], block_size: int) -> None:
         """Write what a saved index has beside its postings."""
         write_ids(path, names)
         fields = {"num_terms": self.num_terms, "similarity": self.similarity, "block_size": block_size}
