@@ -36,17 +36,7 @@ class MilvusIndex(ServerIndex):
     Args:
         uri: `http://host:19530`, or the name of a file that ends in `.db`, which Milvus Lite opens in this
             process. Only one process at a time can open a file.
-        collection: Name of the collection, which is created when the first documents are added.
-        similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
-            `cosine` the index scales documents and queries to unit length.
-        token: `user:password` or an API key, if the server wants one. It is never written to a file.
-
-    Raises:
-        ImportError: If the extra `milvus` is not installed.
-        ConnectionError: If no server answers, it refuses a request, or the file cannot be opened.
-        FileNotFoundError: If the folder of the file does not exist.
-        ValueError: If lexforge did not make the collection, it has another similarity than the argument says,
-            or its build was interrupted.
+        token: `user:password` or an API key. The other arguments are those of `ServerIndex`.
     """
 
     engine, format = "Milvus", FORMAT

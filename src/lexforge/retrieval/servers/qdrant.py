@@ -38,16 +38,7 @@ class QdrantIndex(ServerIndex):
     Args:
         uri: `http://host:6333`, or the name of a folder that ends in `.qdrant`, which the client keeps and
             searches in this process by numpy, for tests and small corpora.
-        collection: Name of the collection, which is created when the first documents are added.
-        similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
-            `cosine` the index scales documents and queries to unit length.
-        token: An API key, if the server wants one. It is never written to a file.
-
-    Raises:
-        ImportError: If the extra `qdrant` is not installed.
-        ConnectionError: If no server answers, it refuses a request, or another process uses the folder.
-        ValueError: If the uri is no such address, lexforge did not make the collection, it has another
-            similarity than the argument says, or its build was interrupted.
+        token: An API key. The other arguments are those of `ServerIndex`.
     """
 
     engine, format = "Qdrant", FORMAT

@@ -49,8 +49,11 @@ class ServerIndex(ABC):
         token: What the server wants as a password, if it wants one. It is never written to a file.
 
     Raises:
-        ValueError: If lexforge did not make the collection, it has another similarity than the argument says,
-            or its build was interrupted.
+        ImportError: If the extra of the engine is not installed.
+        ConnectionError: If no server answers, it refuses a request, or the local store cannot be opened.
+        FileNotFoundError: If the folder of the local store does not exist.
+        ValueError: If the uri is no such address, lexforge did not make the collection, it has another
+            similarity than the argument says, or its build was interrupted.
     """
 
     engine: ClassVar[str]
