@@ -39,8 +39,6 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Export, compare, and measure if asked to."""
-    if cfg.texts < 1:
-        raise ValueError(f"--texts must be at least 1; received {cfg.texts}")
     # What would fail later is checked before the data are read.
     export.check_model_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
     if cfg.data is None:

@@ -261,8 +261,6 @@ def read_source(directory: str | Path) -> Source:
             raise ValueError(
                 f"index_name must be one of {', '.join(BACKENDS)}; received {source.index_name!r}"
             )
-        if not isinstance(source.generation, int):
-            raise TypeError(f"generation must be a number; received {source.generation!r}")
     except MALFORMED as error:
         raise ValueError(
             f"{path} does not describe an index of this version of lexforge, so make it again: {error}"

@@ -98,7 +98,7 @@ class RetrievalEvaluator(BaseEvaluator):
     Raises:
         ValueError: If no query is judged, the corpus holds texts beside passages, the judgements name an
             unknown query or document, a grade is not an integer from -9999 to 9999, a measure is unknown or
-            its cutoff is above k, a number is out of range, or the name contains a slash.
+            its cutoff is above k, or a number is out of range.
     """
 
     def __init__(
@@ -129,16 +129,12 @@ class RetrievalEvaluator(BaseEvaluator):
         self.query_texts = [queries[query] for query in self.query_ids]
         self.document_ids = list(texts)
         self.document_texts = list(texts.values())
-        if "/" in name:
-            raise ValueError(f"the name is part of a file's name and must not contain '/'; received {name!r}")
         self.name = name
         self.metrics = tuple(metrics)
         self.batch_size = batch_size
         self.exclude_self = exclude_self
         self.show_progress_bar = show_progress_bar
         self.build_index = build_index
-        if latency_queries < 0:
-            raise ValueError(f"latency_queries must be at least 0; received {latency_queries}")
         self.latency_queries = latency_queries
         self.primary_metric = f"{name}_{metrics[0]}" if name else metrics[0]
         self.csv_file = f"Retrieval_evaluation{f'_{name}' if name else ''}_results.csv"

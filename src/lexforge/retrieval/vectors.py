@@ -58,7 +58,6 @@ def sparse_vectors(matrix: SparseMatrix, what: str, width: int, similarity: Simi
     matrix.check_format(full_check=True)
     if matrix.dtype.kind not in "fiu":
         raise ValueError(f"{what} must hold real numbers; received dtype {matrix.dtype}")
-    _check_weights(matrix, what)
     vectors = sparse.csr_array(matrix)
     if vectors.dtype != np.float32:
         with np.errstate(over="ignore"):  # a weight that becomes infinite is refused below
@@ -66,8 +65,7 @@ def sparse_vectors(matrix: SparseMatrix, what: str, width: int, similarity: Simi
     if not vectors.has_canonical_format:
         vectors = vectors.copy()
         vectors.sum_duplicates()
-    # Checked again, because the cast and the sum of duplicates can exceed what float32 holds.
-    _check_weights(vectors, what)
+    _check_weights(vectors, what)  # now, because the cast and the sum of duplicates can exceed float32
     if similarity == "cosine":
         norms = np.sqrt(np.asarray(vectors.astype(np.float64).power(2).sum(axis=1)))  # [N]
         scale = np.repeat(np.where(norms > 0, norms, 1.0), np.diff(vectors.indptr))  # one per stored weight
