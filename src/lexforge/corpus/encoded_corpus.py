@@ -188,10 +188,8 @@ class EncodedCorpus:
             CSR `[n, V] float32` or an array `[n, D] float32`, and the n ids.
 
         Raises:
-            ValueError: If a block is damaged or of another corpus, or `rows` is below 1.
+            ValueError: If a block is damaged or of another corpus.
         """
-        if rows < 1:
-            raise ValueError(f"rows must be at least 1; received {rows}")
         together = max(1, rows // self.manifest.block_rows)
         numbers = iter(range(self.manifest.blocks))
         while group := list(islice(numbers, together)):

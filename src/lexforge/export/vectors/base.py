@@ -71,7 +71,7 @@ class VectorTarget(ABC):
     """How vectors are written for one engine.
 
     Args:
-        terms: The name of each column; None if they are not known, for an engine that takes numbers.
+        terms: The name of each column; an engine that takes numbers does not read them.
         width: Number of columns of the vectors.
 
     Raises:
@@ -88,9 +88,8 @@ class VectorTarget(ABC):
 
     def __init__(self, terms: Sequence[str] | None, width: int) -> None:
         self.width = width
-        self.terms: list[str] = []
         if not self.named:
-            return
+            terms = [str(number) for number in range(width)]
         if terms is None or len(terms) != width:
             received = "none" if terms is None else len(terms)
             raise ValueError(f"{type(self).__name__} needs the names of {width} terms; received {received}")
@@ -170,7 +169,7 @@ class VectorTarget(ABC):
         """Return sentences on what the engine does to the vectors and what it refuses."""
 
     def named_weights(self, row: Row) -> str:
-        """Return the terms and weights of a text as a JSON object."""
+        """Return the terms, or their numbers, and the weights of a text as a JSON object."""
         pairs = zip(row.columns, row.weights, strict=True)
         return "{" + ",".join(f"{self._quoted[column]}:{weight}" for column, weight in pairs) + "}"
 
@@ -186,12 +185,6 @@ def experimental(engine: str) -> str:
         f"Experimental: these files were compared with the documentation of {engine}, and were never loaded "
         "into a running one."
     )
-
-
-def numbered_weights(row: Row) -> str:
-    """Return the columns and weights of a text as `{column:weight,...}`, columns in quotation marks."""
-    pairs = zip(row.columns, row.weights, strict=True)
-    return "{" + ",".join(f'"{column}":{weight}' for column, weight in pairs) + "}"
 
 
 def quoted(text: str) -> str:

@@ -20,7 +20,6 @@ from lexforge.export.vectors.base import (
     VectorTarget,
     cut_bits,
     experimental,
-    numbered_weights,
     pretty,
     quoted,
 )
@@ -47,8 +46,7 @@ class BulkTarget(VectorTarget):
 
     def document(self, row: Row) -> bytes:
         """Return the two lines of a bulk request."""
-        vector = self.named_weights(row) if self.named else numbered_weights(row)
-        return f'{{"index":{{"_id":{quoted(row.id)}}}}}\n{{"{FIELD}":{vector}}}'.encode()
+        return f'{{"index":{{"_id":{quoted(row.id)}}}}}\n{{"{FIELD}":{self.named_weights(row)}}}'.encode()
 
     def query(self, row: Row) -> str:
         """Return the id and the body of a search."""
@@ -192,7 +190,7 @@ class OpenSearchSparseVector(BulkTarget):
 
     def search(self, row: Row) -> dict[str, Any]:
         """Return the body of a search."""
-        tokens = json.loads(numbered_weights(row))
+        tokens = json.loads(self.named_weights(row))
         method = {"k": 10, "top_n": 10, "heap_factor": 1.0}
         query = {"neural_sparse": {FIELD: {"query_tokens": tokens, "method_parameters": method}}}
         return {"size": 10, "query": query}
