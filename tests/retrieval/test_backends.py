@@ -14,7 +14,7 @@ from lexforge.retrieval import (
     FaissIndex,
     InvertedIndex,
     build_exact,
-    index_builder,
+    find_backend,
 )
 from lexforge.retrieval.backends import BACKENDS
 from lexforge.settings import IndexName
@@ -49,14 +49,14 @@ def test_an_index_that_cannot_be_is_refused(
 ) -> None:
     """The mistake is named before anything is read or encoded."""
     with pytest.raises(ValueError, match=message):
-        index_builder(index_name, vectors, **options)
+        find_backend(index_name, vectors, options)
 
 
 def test_a_missing_package_is_named_before_any_work(tmp_path: Path, monkeypatch) -> None:
     """Not after the hours in which a corpus was encoded."""
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(ImportError, match=r"pip install '\."):
-        index_builder("milvus", "dense", uri=str(tmp_path / "vectors.db"))
+        find_backend("milvus", "dense", {"uri": str(tmp_path / "vectors.db")})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,8 @@ def test_a_missing_package_is_named_before_any_work(tmp_path: Path, monkeypatch)
 def test_a_name_of_a_layout_reaches_the_index(index_name: str, layout: str) -> None:
     """All three names stand for one class; without its layout each would search flat."""
     vectors = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
-    index = index_builder(index_name, "dense")(vectors, [str(row) for row in range(300)], similarity="cosine")
+    backend = find_backend(index_name, "dense", {})
+    index = backend.index.build(vectors, [str(row) for row in range(300)], "cosine", **backend.settings)
     assert isinstance(index, FaissIndex)
     assert (index.layout, index.similarity) == (layout, "cosine")
 

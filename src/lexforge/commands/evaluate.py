@@ -19,6 +19,7 @@ import json as jsonlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -173,10 +174,9 @@ def main(cfg: Config) -> None:
         cache_dir=cfg.cache_dir,
     )
     if cfg.index is not None or cfg.uri is not None:
-        vector_type = corpus.vector_type(model)
-        evaluator.build_index = retrieval.index_builder(
-            cfg.index, vector_type, **server_options(cfg.uri, cfg.collection, cfg.index)
-        )
+        options: dict[str, Any] = {**server_options(cfg.uri, cfg.collection, cfg.index)}
+        backend = retrieval.find_backend(cfg.index, corpus.vector_type(model), options)
+        evaluator.build_index = partial(backend.index.build, **backend.settings, **options)
     result = evaluator.evaluate(model)
     report: dict[str, dict[str, Any]] = {
         "metrics": result.metrics,

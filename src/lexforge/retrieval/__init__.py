@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.retrieval.backends import build_exact, index_builder
+    from lexforge.retrieval.backends import build_exact, find_backend
     from lexforge.retrieval.base import Hits, Index
     from lexforge.retrieval.bm25 import BM25Index
     from lexforge.retrieval.faiss import FaissIndex
@@ -25,7 +25,7 @@ __all__ = [
     "MilvusIndex",
     "QdrantIndex",
     "build_exact",
-    "index_builder",
+    "find_backend",
     "reciprocal_rank_fusion",
 ]
 

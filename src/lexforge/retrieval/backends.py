@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from scipy import sparse
@@ -79,26 +78,6 @@ def find_backend(name: str | None, vectors: VectorType, options: Mapping[str, An
     elif options:
         raise ValueError(f"the index {name!r} takes no options; received {', '.join(options)}")
     return backend
-
-
-def index_builder(name: str | None, vectors: VectorType, **options: Any) -> Callable[..., Index]:
-    """Return the `build` of the index that a name stands for, with its settings and options filled in.
-
-    Args:
-        name: A name of `IndexName`.
-        vectors: The type of vectors that the index is to hold.
-        options: Options of the index, such as the `uri` of Milvus.
-
-    Returns:
-        A function `(documents, ids, similarity) -> Index`.
-
-    Raises:
-        ConnectionError: If the server of the index does not answer.
-        ImportError: If a package that the index needs is not installed.
-        ValueError: If `find_backend` refuses the name or the options.
-    """
-    backend = find_backend(name, vectors, options)
-    return partial(backend.index.build, **backend.settings, **options)
 
 
 def exact_name(vectors: VectorType) -> IndexName:
