@@ -112,7 +112,7 @@ def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path, m
     with pytest.raises(ValueError, match=r"kind must be one of \('query', 'document'\); received 'queries'"):
         encode(tiny_dense, ["sort"], "queries")  # with the prompt of documents
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
-        CorpusEncoder(TEXTS, 0)
+        encode(tiny_dense, ["sort"], "query", batch_size=0)
     with pytest.raises(TypeError, match="SparseEncoder or a SentenceTransformer; received Linear"):
         encode(torch.nn.Linear(2, 2), TEXTS, "query")
     (tmp_path / "link").symlink_to(tmp_path / "missing")

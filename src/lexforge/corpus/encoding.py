@@ -89,7 +89,8 @@ def encode(
     """
     check_texts(texts)
     texts = list(texts)  # also of an array or a column of a table, which have no truth value as a list has
-    check_batch_size(batch_size)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; received {batch_size}")
     is_sparse = vector_type(model) == "sparse"
     check_precision(precision, model.device)
     if not texts:
@@ -184,16 +185,6 @@ def active_document_frequency(
     return np.bincount(vectors.indices, minlength=vectors.shape[1]).astype(np.int64), len(places)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Refuse a number of texts per forward pass that is below 1.
-
-    Raises:
-        ValueError: If it is.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1; received {batch_size}")
-
-
 def check_precision(precision: EncodingPrecision, device: torch.device) -> None:
     """Refuse a precision that is unknown, or whose products a processor would have to emulate.
 
@@ -267,18 +258,9 @@ class CorpusEncoder:
         texts: The texts of the documents.
         batch_size: Number of texts per forward pass.
         cache_dir: A folder for files of vectors, one file per model and corpus; None writes no file.
-
-    Raises:
-        ValueError: If `batch_size` is below 1.
     """
 
-    def __init__(
-        self,
-        texts: list[str],
-        batch_size: int,
-        cache_dir: str | Path | None = None,
-    ) -> None:
-        check_batch_size(batch_size)
+    def __init__(self, texts: list[str], batch_size: int, cache_dir: str | Path | None = None) -> None:
         self._texts = texts
         self._batch_size = batch_size
         self._cache_dir = None if cache_dir is None else Path(cache_dir)

@@ -105,7 +105,6 @@ class Searcher:
             )
         self.index, self.model, self.source, self.passages = index, model, source, passages
         self._bm25 = bm25
-        check_encoder(model)
 
     def __len__(self) -> int:
         """Return the number of passages."""

@@ -98,7 +98,7 @@ class RetrievalEvaluator(BaseEvaluator):
     Raises:
         ValueError: If no query is judged, the corpus holds texts beside passages, the judgements name an
             unknown query or document, a grade is not an integer from -9999 to 9999, a measure is unknown or
-            its cutoff is above k, or a number is out of range.
+            its cutoff is above k, or k is below 1.
     """
 
     def __init__(
