@@ -63,12 +63,6 @@ def test_the_evaluator_measures_the_search_without_expansion(tiny_splade: Sparse
     assert evaluator.evaluate(tiny_splade).run == before.run
 
 
-def test_a_dense_model_has_no_own_terms(tiny_dense) -> None:
-    """Its vector has no terms, so the question has no answer."""
-    with pytest.raises(TypeError, match="only a sparse model has own terms; received SentenceTransformer"):
-        RetrievalEvaluator(**data()).evaluate_own_terms(tiny_dense)
-
-
 def test_a_closer_look_takes_the_vectors_of_its_own_model(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
     """Nothing is encoded twice, and queries of one model never meet documents of another from the cache."""
     evaluator = RetrievalEvaluator(**data(), cache_dir=tmp_path)

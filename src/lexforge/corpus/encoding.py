@@ -177,8 +177,6 @@ def active_document_frequency(
     Raises:
         ValueError: If there is no document.
     """
-    if not documents:
-        raise ValueError("there must be at least one document; received none")
     places = evenly_spaced(len(documents), COUNTED_DOCUMENTS)
     vectors = encode(model, [documents[place] for place in places], "document")  # CSR [sample, V]
     # A stored entry of a SPLADE vector is above 0, so the entries of a column count its documents.

@@ -103,9 +103,8 @@ def index_passages(
         ValueError: If there is no passage, or `encode_corpus` or `build_index` refuses what it is given.
     """
     directory, vectors_are = Path(directory).resolve(), vector_type(model)  # `.` itself has no name
-    index_name = index_name or exact_name(vectors_are)
     # What would fail after the long work is checked before it.
-    find_backend(index_name, vectors_are, options)
+    find_backend(index_name or exact_name(vectors_are), vectors_are, options)
     check_new(directory)  # now, because a local store may lie there
     blocks = directory.with_name(f"{directory.name}.unfinished")  # no name that a user gives to vectors
     encode_corpus(

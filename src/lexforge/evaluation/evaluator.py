@@ -220,12 +220,7 @@ class RetrievalEvaluator(BaseEvaluator):
         Returns:
             The measures, `query_active_dims`, `document_active_dims` and `flops` of what is left, and
             `query_expansion` and `document_expansion`, the shares of active terms that were dropped.
-
-        Raises:
-            TypeError: If the model is not sparse.
         """
-        if vector_type(model) != "sparse":
-            raise TypeError(f"only a sparse model has own terms; received {type(model).__name__}")
         similarity = check_encoder(model)
         queries, documents = self.vectors(model)
         own_queries = keep_own_terms(model, queries, self.query_texts)
