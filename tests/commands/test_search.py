@@ -84,13 +84,16 @@ def test_an_index_of_one_passage_says_so(tiny_checkpoint: Path, tmp_path: Path, 
     assert "index of 1 passage, " in capsys.readouterr().out
 
 
-def test_a_text_without_spaces_is_cut(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
+def test_a_text_without_spaces_is_cut(
+    tiny_checkpoint: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Chinese and Japanese were shown as three dots."""
+    monkeypatch.setattr(search, "WIDTH", 50)
     (tmp_path / "a.txt").write_text("key " + "川" * 300, encoding="utf-8")
     documents = str(tmp_path / "a.txt")
     index.main(index.Config(tmp_path / "index", documents=documents, model=str(tiny_checkpoint)))
     search.main(search.Config(tmp_path / "index", "key"))
-    assert "  a key " + "川" * 191 + "...\n" in capsys.readouterr().out
+    assert "  a key " + "川" * 41 + "...\n" in capsys.readouterr().out
 
 
 def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
