@@ -16,7 +16,7 @@ from lexforge.common.cjk import mostly_cjk
 from lexforge.common.progress import Progress
 from lexforge.common.types import check_texts
 from lexforge.common.words import words
-from lexforge.retrieval.base import Hits, check_ids, check_k
+from lexforge.retrieval.base import Hits, check_ids
 from lexforge.retrieval.inverted import InvertedIndex
 
 Tokenization = Literal["words", "bigrams"]
@@ -93,8 +93,7 @@ class BM25Index:
             TypeError: If `texts` is a single string instead of a list.
             ValueError: If k is below 1.
         """
-        wanted = check_k(k)
-        return self.index.search(self.query_vectors(texts), wanted)
+        return self.index.search(self.query_vectors(texts), k)
 
     def query_vectors(self, texts: Sequence[str]) -> sparse.csr_array:
         """Return the vectors of queries, whose dot products with those of `index` are BM25's scores.

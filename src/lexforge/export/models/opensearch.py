@@ -124,11 +124,11 @@ def _idf(side: LookupSide, tokenizer: Tokenizer) -> bytes:
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:
-    """Pack files with one fixed date, so that equal models have equal archives and hashes."""
+    """Pack files without their dates, so that equal models have equal archives and hashes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+            archive.writestr(zipfile.ZipInfo(name), content)
     return buffer.getvalue()
 
 
