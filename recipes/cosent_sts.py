@@ -55,7 +55,7 @@ class Config(RecipeSettings):
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`; scored pairs (.jsonl, .csv, .tsv, .parquet, also .gz and
+    """What to train and test on: `docstrings`; scored pairs (.parquet; .jsonl, .csv, .tsv, also .gz and
     .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
 
     source: Annotated[StsOptions, NO_PREFIX] = StsOptions()

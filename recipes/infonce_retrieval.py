@@ -90,7 +90,7 @@ class Config(RecipeSettings):
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`, a folder in BEIR layout or of MS MARCO's files, rows of texts,
-    or `hf:organisation/name:configuration`. Rows of texts are a file (.csv, .tsv, .parquet, .jsonl, also .gz
+    or `hf:organisation/name:configuration`. Rows of texts are a file (.parquet; .csv, .tsv, .jsonl, also .gz
     and .zst), a folder of such files by split, or one of `save_to_disk`."""
 
     source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()

@@ -110,7 +110,7 @@ class Config(RecipeSettings):
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`; rows of texts and labels (.jsonl, .csv, .tsv, .parquet, also
+    """What to train and test on: `docstrings`; rows of texts and labels (.parquet; .jsonl, .csv, .tsv, also
     .gz and .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
 
     source: Annotated[MultiLabelOptions, NO_PREFIX] = MultiLabelOptions()

@@ -255,10 +255,10 @@ def test_half_of_a_surrogate_pair_is_a_bad_row(name: str, half: str, tmp_path: P
 
 @pytest.mark.parametrize("half", [r"\ud800", r"\uDC00"])
 def test_half_of_a_surrogate_pair_in_an_array_is_refused(half: str, tmp_path: Path) -> None:
-    """The reader of arrays leaves the first half out without a word; the second gave no line."""
+    """UTF-8 cannot hold it, and an array has no lines by which bad rows could be left out."""
     good, bad = r'{"_id": "\\ud800 \ud83d\ude00", "text": "b"}', f'{{"_id": "x{half}", "text": "a"}}'
     source = write(tmp_path / "bad.json", f"[{good},\n{bad}]")
-    with pytest.raises(DataError, match=r"bad\.json:2: half of a surrogate pair: .*UTF-8 can hold; received"):
+    with pytest.raises(DataError, match=r"bad\.json, row 2 .* texts that UTF-8 can hold; received"):
         load_documents(source)
     assert load_documents(write(tmp_path / "good.json", f"[{good}]")) == {"\\ud800 \U0001f600": "b"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from lexforge.data import (
     load_texts,
     load_training_data,
 )
-from lexforge.data.json_rows import objects_of
 from lexforge.settings import MultiLabelOptions, StsOptions
 
 datasets = pytest.importorskip("datasets")
@@ -199,15 +198,6 @@ def test_a_parquet_file_without_rows_or_of_another_kind_is_named(tmp_path: Path)
             assert str(raised.value).startswith(f"{path} {message}")
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_a_compressed_parquet_file_is_read(ending: str, tmp_path: Path) -> None:
-    """The list of what can be read names both endings, and `datasets` unpacks neither."""
-    path = tmp_path / f"x.parquet{ending}"
-    with pyarrow.CompressedOutputStream(str(path), "gzip" if ending == ".gz" else "zstd") as out:
-        parquet.write_table(pyarrow.table({"query": ["ask"], "positive": ["a text"]}), out)
-    assert load_training_data(str(path), []).training_rows()["positive"] == ["a text"]
-
-
 def test_a_row_of_parquet_is_counted_from_one(tmp_path: Path) -> None:
     """There is no line to name."""
     rows = [{"query": "ask", "positive": text, "split": "dev"} for text in ("a text", "more", " ")]
@@ -373,21 +363,6 @@ def test_an_array_on_one_long_line_is_read(tmp_path: Path, monkeypatch: pytest.M
     path = write(tmp_path / "rows.json", json.dumps(rows))
     check_source(str(path), [])
     assert len(load_training_data(str(path), []).training_rows()) == 9
-
-
-def test_an_array_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An array that `datasets` cannot be trusted with was parsed for its types, and again for its rows."""
-    calls = []
-
-    def counting(text: str) -> Iterator[object]:
-        calls.append(text)
-        return objects_of(text)
-
-    monkeypatch.setattr("lexforge.data.tables.objects_of", counting)
-    rows = [{"_id": f"2021-01-0{n}", "text": f"the cat {n}"} for n in (1, 2)]
-    path = write(tmp_path / "array.json", json.dumps(rows))
-    assert list(load_documents(str(path))) == ["2021-01-01", "2021-01-02"]
-    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])

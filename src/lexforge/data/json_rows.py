@@ -1,10 +1,9 @@
 """Rows as an Arrow file with one type a column, in whatever row a column or a type comes.
 
-`datasets` takes the columns and types of the first megabytes for those of a whole file, a column of texts
-that look like dates for dates, integers beyond 64 bits for floats, and, beside values of other types, texts
-that look like JSON for what they spell. Such files of JSON are written anew
-here: a text stays the text that it is, and an integer keeps its digits. So are files with lines that cannot
-be read.
+The readers of `datasets` take the columns and types of the first megabytes for those of a whole file, a
+column of texts that look like dates for dates, integers beyond 64 bits for floats, and, beside values of
+other types, texts that look like JSON for what they spell. Here a text stays the text that it is, and an
+integer keeps its digits.
 """
 
 from __future__ import annotations
@@ -40,28 +39,6 @@ def objects_of(text: str) -> Iterator[Any]:
     while first := _NO_SPACE.search(text, end):
         value, end = decoder.raw_decode(text, first.start())
         yield from value if isinstance(value, list) else [value]
-
-
-def holds_other_values(schema: pa.Schema | pa.DataType) -> bool:
-    """Return whether `datasets` made other values of a column, or of a part of one, than the file has.
-
-    It makes dates and times of texts. In a column of several types (`datasets.Json`) it reads the texts as
-    JSON again, so that "1984" is a number, and a text in quotation marks loses them.
-    """
-    parts = schema if isinstance(schema, pa.Schema) else map(schema.field, range(schema.num_fields))
-    types = (part.type for part in parts)
-    return any(
-        pa.types.is_temporal(each) or isinstance(each, pa.BaseExtensionType) or holds_other_values(each)
-        for each in types
-    )
-
-
-def holds_rounded(columns: Iterable[pa.ChunkedArray]) -> bool:
-    """Return whether a column holds floats that may be integers which were rounded."""
-    import pyarrow.compute as pc
-
-    floats = (column for column in columns if pa.types.is_floating(column.type))
-    return any((pc.max(pc.abs(column)).as_py() or 0) >= ROUNDED for column in floats)
 
 
 def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Path) -> None:

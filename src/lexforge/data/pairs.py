@@ -196,7 +196,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     rows, origin = table
     where = origin.name
     roles = find_roles(where, rows.column_names, columns)
-    if origin.form is not None and origin.form.headerless:
+    if origin.headerless:
         taken = "queries, answers and negatives" if roles.negatives else "queries and answers"
         faults.note(f"{where} has no header: its columns were taken for {taken}")
         _refuse_ids(where, rows, roles)

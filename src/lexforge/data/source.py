@@ -131,8 +131,8 @@ def load_retrieval_data(
 
     Args:
         source: One of these: `docstrings` (the embedded corpus); a folder in BEIR layout; a folder of MS
-            MARCO's files, or triples of ids in it; a file of rows of texts (.csv, .tsv, .parquet, .jsonl,
-            each also .gz or .zst); a folder of such files by split, or of `save_to_disk`;
+            MARCO's files, or triples of ids in it; a file of rows of texts (.parquet; .csv, .tsv, .jsonl,
+            also .gz or .zst); a folder of such files by split, or of `save_to_disk`;
             `hf:organisation/name` or `hf:organisation/name:configuration`.
         splits: The splits to keep; None keeps all.
         options: Names of columns, and the share that is held out for a missing split.

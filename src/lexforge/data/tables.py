@@ -1,9 +1,9 @@
-"""Files as tables of rows, opened by the readers of the package `datasets`, and the line of each row.
+"""Files as tables of rows, and the line of each row.
 
-A table is not read into memory: `datasets` converts it once to an Arrow file in its cache and maps that file.
-The columns have the names that the file gives them; `lexforge.data.pairs` recognises them. What `datasets`
-does not give is added here: the line of a wrong row, files with lines that cannot be read or in another
-encoding, files of tabs without a header, and .zst.
+A table is not read into memory: its rows are written once to an Arrow file in the cache, which the package
+`datasets` maps. The columns have the names that the file gives them; `lexforge.data.pairs` recognises them.
+Text files are not opened by the readers of `datasets`: these stop at the first line that they cannot read,
+name no line, and make other values of some texts and numbers (see `lexforge.data.json_rows`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -26,7 +25,7 @@ from lexforge import __version__
 from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.json_rows import holds_other_values, holds_rounded, objects_of, write_objects
+from lexforge.data.json_rows import objects_of, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
@@ -40,7 +39,7 @@ from lexforge.data.text_tables import (
     good_lines,
     good_records,
     json_object,
-    line_of,
+    object_fault,
     text_form,
     text_records,
     usual_columns,
@@ -51,9 +50,6 @@ from lexforge.storage.files import cache_folder, write_file
 if TYPE_CHECKING:
     from datasets import ClassLabel, Dataset, Features
 
-# An escape of JSON: a surrogate pair, half of one (the group), or any other.
-_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
-_LONE_RETURN = re.compile(rb"\r(?![\r\n])")
 _BLOCK = 2**20  # bytes that are searched at a time
 
 
@@ -63,16 +59,15 @@ class Origin:
 
     Args:
         name: The path of a file, or the name of a data set with its split.
-        form: How the lines of a text file are cut into rows; None for other sources.
-        lines: `[all rows]` int64, the line at which each row of the source begins; None where it is counted
-            when an error is written.
+        lines: `[all rows]` int64, the line at which each row of the source begins; None for other sources.
         chosen: `[rows]` int64, the row of the source that each row was; None where they are all its rows.
+        headerless: Whether the source is a file of tabs without a line that names the columns.
     """
 
     name: str
-    form: TextForm | None = None
     lines: NDArray[np.int64] | None = None
     chosen: NDArray[np.int64] | None = None
+    headerless: bool = False
 
     def place(self, row: int) -> RowPlace:
         """Return where a row of the table, from 0, stands."""
@@ -80,19 +75,17 @@ class Origin:
 
 
 class RowPlace(NamedTuple):
-    """A row of a source; its text names the line, which is counted only when an error is written."""
+    """A row of a source, which its text names."""
 
     origin: Origin
     row: int
 
     def __str__(self) -> str:
         """Return `file:line`, or the number of the row where the source has no lines."""
-        name, form, lines, line = self.origin.name, self.origin.form, self.origin.lines, None
-        if lines is not None:
-            line = int(lines[self.row])
-        elif form is not None:
-            line = line_of(Path(name), form, self.row)
-        return f"{name}, row {self.row + 1} (counted from 1)" if line is None else f"{name}:{line}"
+        name, lines = self.origin.name, self.origin.lines
+        if lines is None:
+            return f"{name}, row {self.row + 1} (counted from 1)"
+        return f"{name}:{lines[self.row]}"
 
 
 class Table(NamedTuple):
@@ -118,6 +111,8 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
         DataError: If the first line of a text file cannot be read, or no row stands below the header.
     """
     reader = READERS[ending(path)]
+    if reader == "parquet":
+        return _columns_of_parquet(path)
     try:
         if reader == "csv":
             form = text_form(path, headers, options)
@@ -125,18 +120,14 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
                 raise DataError(f"{path} holds no row")
             return list(form.header)
         # Where bad rows are left out, the first line may be one of them, and tells nothing.
-        if reader == "json" and options.encoding is None and options.bad_rows == "fail":
-            if _is_whole(path):
-                return []
-            _, line = next(text_records(path, TextForm()), (0, None))
-            if line is None:
-                raise DataError(f"{path} holds no row: it is empty")
-            return list(json_object(str(line)) or {})
+        if options.encoding is not None or options.bad_rows == "skip" or _is_whole(path):
+            return []
+        _, line = next(text_records(path, TextForm()), (0, None))
+        if line is None:
+            raise DataError(f"{path} holds no row: it is empty")
+        return list(json_object(str(line)) or {})
     except NotDecodable:
         return []
-    if reader == "json":
-        return []
-    return [] if path.suffix in (".gz", ".zst") else _columns_of_parquet(path)
 
 
 def _columns_of_parquet(path: Path) -> list[str]:
@@ -266,36 +257,31 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         The table; every cell of a CSV file is a text. Lines that cannot be read are left out.
 
     Raises:
-        DataError: If `datasets` cannot read the file, or if it holds no row. The message names the line where
-            that is known.
+        DataError: If the file cannot be read, or if it holds no row. The message names the line where that is
+            known.
     """
     if READERS[ending(path)] == "parquet":
-        first_columns(path, headers, options)  # refuses what is none
-        return Table(_load(path, "parquet", _unpacked(path)), Origin(str(path)))
-    form, found = _form(path, headers, options)
-    table = None
-    unreadable = found is not None and (found.wrong or found.null)
-    lone = form.delimiter and _first_line(path, _LONE_RETURN)  # pandas would end a row at it
-    if form.encoding == UTF_8 and not (unreadable or lone or _first_row_is_wide(path, form)):
-        plain = _unpacked(path)
-        try:
-            rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
-        except DataError:
-            if _is_whole(path):
-                raise
-            found = found or find_encoding(path)
-            if options.encoding is None and found.encoding != UTF_8:
-                form = text_form(path, headers, options, found.encoding)
-            before = faults.rows
-            table = _own_rows(path, form, faults, found.fitting)
-            if form.delimiter and form.encoding == UTF_8 and faults.rows == before:
-                raise  # no line is wrong
-        else:
-            changed = holds_other_values(rows.features.arrow_schema) or holds_rounded(rows.data.columns)
-            if form.delimiter or not changed:
-                table = Table(rows, Origin(str(path), form))
-    if table is None:
-        table = _own_rows(path, form, faults, found.fitting if found else "")
+        return Table(_rows_of_parquet(path), Origin(str(path)))
+    if _is_whole(path):
+        objects = _whole_objects(path)
+        return Table(_rows_in_cache(path, "", lambda: objects), Origin(str(path)))
+    found = FoundEncoding(options.codec) if options.codec else find_encoding(path)
+    try:
+        form = text_form(path, headers, options, found.encoding)
+    except NotDecodable as error:
+        if options.encoding is not None:
+            raise
+        such = found.fitting or "cp1252 or utf-16-le"
+        raise DataError(f"{error}; name the encoding by --encoding, such as {such}") from error
+    lines = np.fromiter((line for line, _ in good_records(path, form, faults, found.fitting)), np.int64)
+    if not len(lines):
+        faults.refuse_nothing_left()
+
+    def records() -> Iterator[Mapping[str, Any]]:
+        for _, record in good_records(path, form, Faults(str(path))):
+            yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
+
+    rows = _rows_in_cache(path, repr(form), records)
     escaped = rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode())
     if form.delimiter and form.quoted and (line := _first_line(path, re.compile(escaped))):
         faults.note(
@@ -304,7 +290,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         )
     if note := _guesses(path, form, options):
         faults.note(note)
-    return table
+    return Table(rows, Origin(str(path), lines, headerless=form.headerless))
 
 
 def _first_line(path: Path, pattern: re.Pattern[bytes]) -> int | None:
@@ -338,29 +324,6 @@ def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tu
         yield number, stripped(line)
 
 
-def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[TextForm, FoundEncoding | None]:
-    """Return how a text file is cut, and its encoding if the file had to be read for it.
-
-    The reader of JSON does not see bytes that are not UTF-8, so they are looked for here. That of CSV does.
-    """
-    if READERS[ending(path)] == "json":
-        if _is_whole(path):
-            _check_whole(path)
-            return TextForm(), None
-        found = find_encoding(path)
-        return text_form(path, headers, options, options.codec or found.encoding), found
-    try:
-        return text_form(path, headers, options), None
-    except NotDecodable as error:
-        if options.encoding is not None:
-            raise
-        found = find_encoding(path)
-        if found.encoding == UTF_8:
-            such = found.fitting or "cp1252 or utf-16-le"
-            raise DataError(f"{error}; name the encoding by --encoding, such as {such}") from error
-        return text_form(path, headers, options, found.encoding), found
-
-
 def _guesses(path: Path, form: TextForm, options: TableOptions) -> str:
     """Return one line about what the user did not say and what is not usual; "" if there is nothing."""
     usual = "\t" if ending(path) == ".tsv" else ","
@@ -372,16 +335,33 @@ def _guesses(path: Path, form: TextForm, options: TableOptions) -> str:
     return f"{path} was read with {' and '.join(found)}" if found else ""
 
 
-def _load(path: Path, reader: str, plain: Path, **options: Any) -> Dataset:
-    """Open a file by `datasets`; `plain` is the file that is read, `path` the one that messages name."""
+def _rows_of_parquet(path: Path) -> Dataset:
+    """Open a parquet file by `datasets`."""
     import datasets
 
-    files = {"train": glob.escape(str(plain))}  # `datasets` takes it for a pattern
+    _columns_of_parquet(path)  # refuses what is none
+    files = {"train": glob.escape(str(path))}  # `datasets` takes it for a pattern
     with silent("datasets"):  # it would also print the error that is raised
-        loaded = load_by_datasets(str(path), datasets.load_dataset, reader, data_files=files, **options)
-    if not len(loaded["train"]):
-        raise DataError(f"{path} holds no row")
+        loaded = load_by_datasets(str(path), datasets.load_dataset, "parquet", data_files=files)
     return loaded["train"]
+
+
+def _rows_in_cache(path: Path, form: str, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
+    """Open the rows of a text file from an Arrow file in the cache, which is written where it is missing.
+
+    Args:
+        path: The text file.
+        form: How it is decoded and cut.
+        records: Yields the rows; it is called twice.
+    """
+    import datasets
+
+    status = path.stat()
+    key = f"{__version__} {path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
+    copy = cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.arrow"
+    if not copy.is_file():
+        write_file(copy, partial(write_objects, records))
+    return datasets.Dataset.from_file(str(copy))
 
 
 def _is_whole(path: Path) -> bool:
@@ -398,34 +378,31 @@ def _is_whole(path: Path) -> bool:
     return first.startswith("[") or next(records, None) is None or json_object(first) is None
 
 
-def _check_whole(path: Path) -> None:
-    """Refuse a file .json without rows, which `datasets` refuses in words that tell nothing.
+def _whole_objects(path: Path) -> list[dict[str, Any]]:
+    """Parse a file of JSON that is no list of lines.
 
-    Refuse one with half of a surrogate pair too, which `datasets` would leave out.
+    Raises:
+        DataError: If it is no JSON, holds no row or something else than rows, or half of a surrogate pair.
     """
-    with whole_data(path), open_bytes(path) as stream:
-        content = stream.read()
-    if not content.translate(None, b"[] \t\r\n"):
+    try:
+        with whole_data(path), open_bytes(path) as stream:
+            content = stream.read().decode("utf-8-sig")
+        found = list(objects_of(content))
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more than 4300 digits
+        raise DataError(f"{path} cannot be read as JSON in UTF-8: {error}") from error
+    if not found:
         raise DataError(f"{path} holds no row")
-    if content.lstrip().startswith(b"{"):
-        try:
-            found = list(islice(objects_of(content.decode()), 2))
-        except (ValueError, RecursionError):
-            found = []  # `datasets` says what is wrong
-        if len(found) == 1 and not _is_row(found[0]):
-            raise DataError(
-                f"{path} holds one JSON object, which is no row: expected an array of rows, as pandas writes "
-                'by orient="records", or a row per line, and a row for each question where they are nested, '
-                f"as in SQuAD's files; received the fields {excerpt(list(found[0]))}"
-            )
-    for escape in _ESCAPE.finditer(content):
-        if escape[1]:
-            line = content.count(b"\n", 0, escape.start()) + 1
-            received = excerpt(content[max(0, escape.start() - 20) : escape.end()].decode(UTF_8, "replace"))
-            raise DataError(
-                f"{path}:{line}: half of a surrogate pair: expected texts that UTF-8 can hold; "
-                f"received {received}"
-            )
+    for row, record in enumerate(found):
+        wrong = object_fault(record)
+        if wrong is not None:
+            raise DataError(f"{RowPlace(Origin(str(path)), row)}: {wrong[1]}")
+    if len(found) == 1 and not content.lstrip().startswith("[") and not _is_row(found[0]):
+        raise DataError(
+            f"{path} holds one JSON object, which is no row: expected an array of rows, as pandas writes "
+            'by orient="records", or a row per line, and a row for each question where they are nested, '
+            f"as in SQuAD's files; received the fields {excerpt(list(found[0]))}"
+        )
+    return found
 
 
 def _is_row(record: Mapping[str, Any]) -> bool:
@@ -433,89 +410,3 @@ def _is_row(record: Mapping[str, Any]) -> bool:
     cells = record.values()
     nested = (cell[0] for cell in cells if isinstance(cell, list) and cell)
     return any(isinstance(cell, str) for cell in cells) and not any(isinstance(each, dict) for each in nested)
-
-
-def _first_row_is_wide(path: Path, form: TextForm) -> bool:
-    """Return whether the first row of a CSV file has more cells than columns.
-
-    pandas would take the first cells of each row for its name.
-    """
-    if not form.delimiter:
-        return False
-    records = text_records(path, form)
-    rows = (cells for place, (_, cells) in enumerate(records) if place >= form.above)
-    return len(next(rows, [])) > len(form.header)
-
-
-def _own_rows(path: Path, form: TextForm, faults: Faults, fitting: str = "") -> Table:
-    """Open a text file from a copy in the cache, with the values that its lines have.
-
-    Lines that cannot be read are counted and left out. A file of JSON that is no list of lines is read whole.
-    """
-    import datasets
-
-    whole, lines = _is_whole(path), None
-    if not whole:
-        lines = np.fromiter((line for line, _ in good_records(path, form, faults, fitting)), np.int64)
-        if not len(lines):
-            faults.refuse_nothing_left()
-
-    def records() -> Iterator[Mapping[str, Any]]:
-        for _, record in good_records(path, form, Faults(str(path))):
-            yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
-
-    copy = _copy_of(path, repr(form), ".arrow")
-    if not copy.is_file():
-        parsed = _objects_in(path) if whole else []
-        write_file(copy, partial(write_objects, (lambda: parsed) if whole else records))
-    rows = datasets.Dataset.from_file(str(copy))
-    if lines is not None and len(rows) != len(lines):
-        raise DataError(f"{path}: {len(lines)} rows were found, and its copy {copy} holds {len(rows)}")
-    return Table(rows, Origin(str(path), form, lines))
-
-
-def _objects_in(path: Path) -> list[Any]:
-    """Parse a file of JSON that is no list of lines."""
-    with whole_data(path), open_bytes(path) as stream:
-        return list(objects_of(stream.read().decode("utf-8-sig")))
-
-
-def _csv_options(form: TextForm) -> dict[str, Any]:
-    """Return what the CSV reader is told: every cell is text, and nothing is a missing value.
-
-    Without this, pandas reads an answer "1984" as a number and "NA" as nothing.
-    """
-    import datasets
-
-    if not form.delimiter:
-        return {}
-    options = form.dialect | {"header": form.above - 1 if form.above else None, "names": list(form.header)}
-    features = datasets.Features({name: datasets.Value("string") for name in form.header})
-    return options | {"features": features, "keep_default_na": False, "na_filter": False}
-
-
-def _copy_of(path: Path, form: str, suffix: str) -> Path:
-    """Return the place in the cache for a copy of a file in another form, which this version makes."""
-    status = path.stat()
-    key = f"{__version__} {path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
-    return cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{suffix}"
-
-
-def _unpacked(path: Path) -> Path:
-    """Return a file that `datasets` can open: the file, or a copy without compression, made once.
-
-    It would need another package for .zst, does not unpack parquet, and takes the name of a .gz for a part of
-    an address, which may hold no brackets.
-    """
-    opens_gz = ending(path) != ".parquet" and not {*path.name} & {*"[]"}
-    if path.suffix not in (".gz", ".zst") or (path.suffix == ".gz" and opens_gz):
-        return path
-    copy = _copy_of(path, "", ending(path))
-    if not copy.is_file():
-
-        def write(place: Path) -> None:
-            with open_bytes(path) as stream, place.open("wb") as out:
-                shutil.copyfileobj(stream, out, 2**20)
-
-        write_file(copy, write)
-    return copy

@@ -1,7 +1,6 @@
 """Text files of rows: how they are decoded and cut into cells, and the line at which each row begins.
 
-The rows themselves are read by the package `datasets` (`lexforge.data.tables`). Its readers stop at the first
-line that they cannot read; what stands here reads on, and counts all such lines.
+A line that cannot be read is counted, and the lines behind it are read.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class TextForm(NamedTuple):
 
     @property
     def dialect(self) -> dict[str, Any]:
-        """What the readers of Python and pandas are told; nothing where it is their default."""
+        """What the reader of Python is told; nothing where it is its default."""
         quoting = {} if self.quoted else {"quoting": csv.QUOTE_NONE}
         return quoting | ({} if self.delimiter == "," else {"delimiter": self.delimiter})
 
@@ -245,14 +244,10 @@ class FoundEncoding(NamedTuple):
     Args:
         encoding: The encoding of the file, as Python names it.
         fitting: The encoding that fits its lines which are not UTF-8; "" if there are none, or none fits.
-        wrong: Number of lines that are not UTF-8.
-        null: Whether a line is JSON's `null`, which can crash the reader of pyarrow.
     """
 
     encoding: str
     fitting: str = ""
-    wrong: int = 0
-    null: bool = False
 
 
 def find_encoding(path: Path) -> FoundEncoding:
@@ -270,7 +265,6 @@ def find_encoding(path: Path) -> FoundEncoding:
             broken.
     """
     right = wrong = 0
-    null = False
     sample = bytearray()
     with open_bytes(path) as stream:
         for number, line in bounded_lines(stream, path):
@@ -278,25 +272,22 @@ def find_encoding(path: Path) -> FoundEncoding:
                 return FoundEncoding("utf-16")
             if number == 1 and (encoding := utf_16_without_mark(line)):
                 return FoundEncoding(encoding)
-            if line.isascii():
-                null = null or line.lstrip().startswith(b"null")
-                continue
             try:
                 line.decode(UTF_8)
-                right += 1
+                right += not line.isascii()
             except UnicodeDecodeError:
                 wrong += 1
                 if len(sample) < SAMPLE_BYTES:
                     sample += line
     fitting = fitting_encoding(bytes(sample)) if wrong else ""
     guessed = bool(fitting) and wrong > 1 and wrong > right
-    return FoundEncoding(fitting if guessed else UTF_8, fitting, wrong, null)
+    return FoundEncoding(fitting if guessed else UTF_8, fitting)
 
 
 def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the first line of each record of a text file, and its cells (CSV) or its text (JSON lines).
 
-    Blank lines are left out, as the readers of `datasets` do. A byte that cannot be decoded becomes half of a
+    Blank lines are left out. A byte that cannot be decoded becomes half of a
     surrogate pair.
     """
     limit = csv.field_size_limit(sys.maxsize)
@@ -385,9 +376,7 @@ def _checked(
         found = json_object(record)
         if found is None:
             return "no JSON object", f"expected a JSON object; received {excerpt(record.strip())}"
-        if "\\u" in record and (wrong := _half_pair(found)):
-            return wrong
-        return found
+        return (object_fault(found) if "\\u" in record else None) or found
     if record[-1].endswith(_END):
         lines = record[-1].removesuffix(_END).rstrip("\r\n").count("\n")
         return (
@@ -403,8 +392,10 @@ def _checked(
     return record + [""] * (width - len(record))
 
 
-def _half_pair(record: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return the arguments of `Faults.bad` for an object that UTF-8 cannot hold, or None."""
+def object_fault(record: Any) -> tuple[str, ...] | None:
+    """Return the arguments of `Faults.bad` for what is no JSON object, or one that UTF-8 cannot hold."""
+    if not isinstance(record, dict):
+        return "no JSON object", f"expected a JSON object; received {excerpt(record)}"
     text = json.dumps(record, ensure_ascii=False)
     try:
         text.encode(UTF_8)
@@ -434,13 +425,3 @@ def json_object(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def line_of(path: Path, form: TextForm, row: int) -> int | None:
-    """Return the first line of a row of a text file, both from 1 and 0; None if lines are no records."""
-    for place, (line, record) in enumerate(text_records(path, form)):
-        if isinstance(record, str) and json_object(record) is None:
-            return None  # an array, or objects over several lines
-        if place == row + form.above:
-            return line
-    return None

@@ -223,8 +223,8 @@ def read_records(
     for _, parts in groupby(tables.items(), lambda part: part[1].origin.name):
         divided = list(parts)
         _, (first, origin) = divided[0]
-        unnamed = origin.form is not None and origin.form.headerless
-        if unnamed and {*first.column_names}.isdisjoint(headers):  # no line of the file has those names
+        # No line of the file has those names.
+        if origin.headerless and {*first.column_names}.isdisjoint(headers):
             raise DataError(
                 f"{origin.name}:1: expected the names of the columns, such as "
                 f"{list(dict.fromkeys(headers))}, or others that an option names; received "

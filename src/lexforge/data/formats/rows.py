@@ -1,6 +1,6 @@
 """Rows of texts: a file of any table type, a folder with a file for each split, or one of `save_to_disk`.
 
-The files are read by the package `datasets` (see `lexforge.data.tables`), and stay on the disk.
+The rows stay on the disk (see `lexforge.data.tables`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SAVED = ("dataset_dict.json", "state.json")  # one of them is in each folder of
 _NOTES = ("README", "LICENSE", "LICENCE", "CHANGELOG")  # how names of files begin that tell about rows
 
 NAME = (
-    "rows of texts (a file .csv, .tsv, .parquet or .jsonl, also .gz or .zst; a folder of such files by "
+    "rows of texts (a file .parquet, or .csv, .tsv or .jsonl, also .gz or .zst; a folder of such files by "
     "split; a folder of `save_to_disk`)"
 )
 
@@ -203,8 +203,8 @@ def _with_names(found: Mapping[str, Table], faults: Faults) -> dict[str, Table]:
     """
     named = dict(found)
     for split, (rows, origin) in found.items():
-        headerless = origin.form is not None and origin.form.headerless
-        if headerless and len(found) == 1 and rows.num_columns == 2 and _are_ids(TextColumn(rows, ANCHOR)):
+        two = origin.headerless and len(found) == 1 and rows.num_columns == 2
+        if two and _are_ids(TextColumn(rows, ANCHOR)):
             faults.note(f"{origin.name} has no header: its columns were taken for ids and texts")
             named[split] = Table(rows.rename_columns({ANCHOR: "id", POSITIVE: "text"}), origin)
     return named
