@@ -27,7 +27,7 @@ WORDS = [f"word{number}" for number in range(5000)]
 class RandomTeacher:
     """A teacher with random embeddings, so that the memory measured is that of the code around a teacher."""
 
-    name = "random"
+    name, similarity = "random", "cosine"
 
     def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
         """`[N, 64]` rows of length 1."""

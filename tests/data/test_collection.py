@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import os
-import sys
-import threading
 from pathlib import Path
 
 import pyarrow
 import pytest
 
-from lexforge.data import DataError, collection, load_documents, load_training_data
+from lexforge.data import DataError, load_documents, load_training_data
 from lexforge.data.collection import Collection
+from lexforge.data.pair_data import TextColumn
 
 LINES = {"7": "eine Straße", "0": "첫째 문서", "x y": "", "9": "tabs\tstay", "10": "the end"}
 # The text of a document has no white space at its ends; a line may end in CR LF or in nothing.
@@ -28,12 +25,6 @@ def write(folder: Path, ending: str) -> Path:
     else:
         file.write_bytes(gzip.compress(CONTENT) if ending else CONTENT)
     return file
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the copy of a compressed file out of the user's cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -54,48 +45,6 @@ def test_it_is_the_mapping_that_a_dictionary_would_be(ending: str, tmp_path: Pat
             found[absent]
     with pytest.raises(IndexError):
         found.values()[5]
-    left = tmp_path / "cache" / "lexforge"
-    assert not left.is_dir() or list(left.iterdir()) == []  # the copy has no name
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_threads_read_where_the_system_has_no_pread(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Windows has none, and there a read moves the position that other threads read at."""
-    monkeypatch.delattr(os, "pread")
-    found, wrong = Collection(write(tmp_path, ending)), []
-
-    def read() -> None:
-        for _ in range(200):
-            wrong.extend(key for key, text in LINES.items() if found[key] != text)
-            wrong.extend(pair for pair in found.items() if LINES[pair[0]] != pair[1])
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=read) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert not wrong
-
-
-def test_ids_of_one_hash_stay_apart(tmp_path: Path) -> None:
-    """The id in the file decides: two ids of one hash would otherwise give each other's text."""
-    # Found among seven thousand million ids; if `Collection` takes another hash, two others are needed.
-    one, other = "261640ef6add49af", "5d51ca00d26ce002"
-    first, second = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in (one, other))
-    assert first == second
-    file = tmp_path / "collection.tsv"
-    file.write_text(f"{one}\tits text\n7\ta text\n{other}\tanother text\n")
-    found = Collection(file)
-    assert [found[key] for key in (other, "7", one)] == ["another text", "a text", "its text"]
-    file.write_text(f"{one}\tits text\n")
-    assert other not in Collection(file)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +72,12 @@ def test_broken_gzip_data_are_named(tmp_path: Path) -> None:
         Collection(file)
 
 
-def test_a_file_that_changes_is_refused(tmp_path: Path) -> None:
-    """Offsets into another file give the texts of other documents, silently."""
+def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
+    """The copy in the cache gave the texts of the file as it was."""
     file = write(tmp_path, "")
-    found = Collection(file)
-    file.write_bytes(b"0\tanother line\n" + CONTENT)
-    for read in (lambda: found["7"], lambda: list(found.values()), lambda: found.values()[0]):
-        with pytest.raises(DataError, match="changed while it was in use"):
-            read()
+    assert Collection(file)["7"] == LINES["7"]
+    file.write_bytes(b"7\tanother line\n" + CONTENT.partition(b"\n")[2])
+    assert Collection(file)["7"] == "another line"
 
 
 def test_training_and_encoding_take_it_from_the_disk(tmp_path: Path) -> None:
@@ -140,7 +87,7 @@ def test_training_and_encoding_take_it_from_the_disk(tmp_path: Path) -> None:
     (tmp_path / "qrels.train.tsv").write_text("q 0 3 1\n")
     (tmp_path / "qrels.test.tsv").write_text("r 0 4 1\n")
     loaded = load_training_data(str(tmp_path), ["test"], documents=5)
-    assert isinstance(loaded.documents, collection.CollectionTexts)
+    assert isinstance(loaded.documents, TextColumn)
     assert loaded.documents[7] == "passage 7"
     assert len(loaded.measured.corpus) == 5
     assert loaded.measured.corpus["4"] == "passage 4"

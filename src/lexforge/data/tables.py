@@ -264,7 +264,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         return Table(_rows_of_parquet(path), Origin(str(path)))
     if _is_whole(path):
         objects = _whole_objects(path)
-        return Table(_rows_in_cache(path, "", lambda: objects), Origin(str(path)))
+        return Table(rows_in_cache(path, "", lambda: objects), Origin(str(path)))
     found = FoundEncoding(options.codec) if options.codec else find_encoding(path)
     try:
         form = text_form(path, headers, options, found.encoding)
@@ -281,7 +281,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         for _, record in good_records(path, form, Faults(str(path))):
             yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
 
-    rows = _rows_in_cache(path, repr(form), records)
+    rows = rows_in_cache(path, repr(form), records)
     escaped = rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode())
     if form.delimiter and form.quoted and (line := _first_line(path, re.compile(escaped))):
         faults.note(
@@ -346,7 +346,7 @@ def _rows_of_parquet(path: Path) -> Dataset:
     return loaded["train"]
 
 
-def _rows_in_cache(path: Path, form: str, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
+def rows_in_cache(path: Path, form: str, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
     """Open the rows of a text file from an Arrow file in the cache, which is written where it is missing.
 
     Args:

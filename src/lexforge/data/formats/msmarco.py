@@ -2,7 +2,7 @@
 
 Bajaj et al., "MS MARCO: A Human Generated MAchine Reading COmprehension Dataset" (arXiv 1611.09268). The
 files have no header. Triples of texts (`triples.train.small.tsv`) are a table, which
-`lexforge.data.formats.rows` reads. `lexforge.data.collection` says why `datasets` does not read these files.
+`lexforge.data.formats.rows` reads.
 """
 
 from __future__ import annotations
