@@ -1,4 +1,4 @@
-"""Which encoding fits bytes that are not UTF-8, or have a byte of 0 in each character."""
+"""Which encoding fits bytes that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -9,24 +9,6 @@ _ENCODINGS = (
 ).split()
 SAMPLE_BYTES = 2**16
 """What the detector sees at most."""
-
-
-def utf_16_without_mark(line: bytes) -> str:
-    """Return which UTF-16 the first line of a file is in that begins with no byte order mark.
-
-    Args:
-        line: The bytes up to the first line feed, with it.
-
-    Returns:
-        "utf-16-le" or "utf-16-be"; "" for another encoding, such as UTF-32, whose characters have more zeros.
-    """
-    # The upper byte of each ASCII character is 0, which no text in UTF-8 holds. In little-endian order it
-    # comes second, so that the line ends in the middle of its line feed.
-    little = len(line) % 2
-    upper, lower = line[little::2].count(0), line[1 - little :: 2].count(0)
-    if not line.endswith(b"\0\n") or upper < 2 or upper <= lower or b"\0\0\0" in line:
-        return ""
-    return "utf-16-le" if little else "utf-16-be"
 
 
 def fitting_encoding(sample: bytes) -> str:

@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 
 from lexforge.common.command_line import printable
 from lexforge.common.types import DataError
-from lexforge.data.encodings import utf_16_without_mark
 
 # A longer line is refused before it is read whole, because a small gzip file of one line could fill the
 # memory. The limit is several times the text of the longest books.
@@ -78,33 +77,15 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             compressed data are broken.
     """
     with open_bytes(path) as stream:
-        for number, line in lines_of(stream, path):
-            yield number, line.decode("utf-8").rstrip("\r\n")
-
-
-def lines_of(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of an open file as bytes that are UTF-8, cut at line feeds only.
-
-    Args:
-        stream: The file.
-        path: Its name, for error messages.
-
-    Yields:
-        The line's number, from 1, and its bytes with the line end, without a byte order mark before them.
-
-    Raises:
-        DataError: As for `numbered_lines`.
-    """
-    for number, line in bounded_lines(stream, path):
-        if number == 1:
-            line = line.removeprefix(BYTE_ORDER_MARK.encode())
-            if encoding := utf_16_without_mark(line):
-                raise NotDecodable(f"{path}:1: not UTF-8: its zero bytes are those of {encoding}")
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise NotDecodable(f"{path}:{number}: not UTF-8: {error}") from error
-        yield number, line
+        for number, line in bounded_lines(stream, path):
+            if number == 1:
+                line = line.removeprefix(BYTE_ORDER_MARK.encode())
+                if b"\0" in line:
+                    raise NotDecodable(f"{path}:1: not UTF-8: it holds zero bytes, as UTF-16 and UTF-32 do")
+            try:
+                yield number, line.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise NotDecodable(f"{path}:{number}: not UTF-8: {error}") from error
 
 
 def bounded_lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:

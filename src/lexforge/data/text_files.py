@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.extras import missing_extra
 from lexforge.common.silent import silent
 from lexforge.common.text_identity import title_of_name
-from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
+from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
 from lexforge.data.lines import BYTE_ORDER_MARK, stripped
 
 if TYPE_CHECKING:
@@ -158,12 +158,6 @@ def _decode(data: bytes, encoding: str | None, *, html: bool) -> tuple[str, str]
             text = data.decode(encoding).removeprefix(BYTE_ORDER_MARK)
         except UnicodeError as error:
             raise UnreadableFile(f"not {encoding}") from error
-    elif b"\0" in data:
-        how = utf_16_without_mark(data[: data.find(b"\n") + 1])
-        try:
-            text = data.decode(how)
-        except (LookupError, UnicodeDecodeError) as error:
-            raise UnreadableFile("binary") from error
     else:
         try:
             text = data.decode("utf-8-sig")

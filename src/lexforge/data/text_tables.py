@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexforge.common.types import DataError
-from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
+from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
 from lexforge.data.faults import Faults
 from lexforge.data.lines import (
     BYTE_ORDER_MARK,
@@ -48,12 +48,12 @@ UTF_8 = "utf-8"
 _HEADERLESS = ("anchor", "positive", "negative")
 DELIMITERS = ";\t|"
 """The usual delimiters beside the comma."""
-_SEPARATOR_LINE = re.compile(r'"?sep=([^"\w])"?', re.IGNORECASE)  # what Excel writes above the names
 _END = "\ufdd0"  # no character of any text; a last line of it shows whether the quote before it was closed
 # A carriage return alone ends no line, as in the other files here; `csv` would end a row at it.
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _RETURN = "\ufdd1"  # stands for it; no character of any text
-_ESCAPED = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte
+# What "surrogateescape" makes of a byte; and a zero byte, which UTF-16 has in each letter of English.
+_ESCAPED = re.compile("[\udc80-\udcff\0]")
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -65,8 +65,7 @@ class TextForm(NamedTuple):
         delimiter: What stands between cells; "" for JSON lines.
         quoted: Whether cells may stand in quotation marks, as they do not in a .tsv file.
         header: The columns; none for JSON lines.
-        above: Number of records above the first row: the one that names the columns, where there is one, and
-            the line `sep=;` of Excel.
+        above: Number of records above the first row: 1 where one names the columns.
     """
 
     encoding: str = UTF_8
@@ -121,8 +120,6 @@ def ending(path: Path) -> str:
 def text_form(path: Path, headers: Sequence[str], options: TableOptions, encoding: str = "") -> TextForm:
     """Find out how a file is cut into cells, by its first line.
 
-    The line `sep=;`, which Excel writes above the names of the columns, names the delimiter.
-
     Args:
         path: A .csv, .tsv or JSON file.
         headers: Column names that count as a header in a .tsv file, or alone in a .csv file. A .tsv file of
@@ -141,25 +138,17 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
     encoding = encoding or options.codec or UTF_8
     if READERS[ending(path)] == "json":
         return TextForm(encoding)
-    lines = decoded_lines(path, encoding)
-    first = next(lines, None)
+    first = next(decoded_lines(path, encoding), None)
+    where = f"{path}:1"
     if first is None:
         raise DataError(f"{path} holds no row: it is empty")
-    separator = _SEPARATOR_LINE.fullmatch(first)
-    where, above = f"{path}:1", 0
-    if separator is not None:
-        where, above, first = f"{path}:2", 1, next(lines, "")
     if not first.strip():
         raise DataError(f"{where}: expected names of columns; the line is blank")
     if "\0" in first:
-        raise DataError(
-            f"{where}: not {encoding}: it holds zero bytes, as UTF-16 and UTF-32 do; name the encoding by "
-            "--encoding, such as --encoding utf-16-le (encoding= in Python)"
-        )
-    tabs = ending(path) == ".tsv" and options.delimiter is None and separator is None
-    found = separator[1] if separator is not None else "\t" if tabs else ""
-    delimiter = options.separator or found or _delimiter(where, first, headers)
-    form = TextForm(encoding, delimiter, not tabs, above=above)
+        raise NotDecodable(f"{where}: not {encoding}: it holds zero bytes, as UTF-16 and UTF-32 do")
+    tabs = ending(path) == ".tsv" and options.delimiter is None
+    delimiter = options.separator or ("\t" if tabs else _delimiter(where, first, headers))
+    form = TextForm(encoding, delimiter, not tabs)
     header = tuple(_cells(where, first, form.dialect))
     known = {*header, *map(usual_name, header)} & {*headers, SPLIT}
     if tabs and 2 <= len(header) <= 3 and not known:
@@ -168,7 +157,7 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
         raise DataError(f"{where}: the name of a column stands there twice: {repeated[0]!r}")
     # pandas writes its index under no name, and a delimiter at the end of the lines makes such a column too.
     named = tuple(name or f"unnamed_{place}" for place, name in enumerate(header))
-    return form._replace(header=named, above=above + 1)
+    return form._replace(header=named, above=1)
 
 
 def _cells(where: str, line: str, dialect: Mapping[str, Any]) -> list[str]:
@@ -270,8 +259,6 @@ def find_encoding(path: Path) -> FoundEncoding:
         for number, line in bounded_lines(stream, path):
             if number == 1 and line.startswith(_MARKS):
                 return FoundEncoding("utf-16")
-            if number == 1 and (encoding := utf_16_without_mark(line)):
-                return FoundEncoding(encoding)
             try:
                 line.decode(UTF_8)
                 right += not line.isascii()
@@ -412,7 +399,7 @@ def _not_decoded(text: str, encoding: str, fitting: str) -> tuple[str, ...] | No
         return None
     name = "UTF-8" if encoding == UTF_8 else encoding
     hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
-    number = ord(byte[0]) - 0xDC00
+    number = ord(byte[0]) & 0xFF
     near = excerpt(text[max(0, byte.start() - 20) :].strip())
     near = near.replace("\\udc", "\\x")  # shows the byte as such
     return f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near

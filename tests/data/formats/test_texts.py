@@ -150,7 +150,6 @@ KOREAN = "이것은 한국어 문서입니다. 검색 모델을 훈련한다."
     ("data", "text", "how"),
     [
         (codecs.BOM_UTF8 + KOREAN.encode(), KOREAN, ""),
-        (f"{KOREAN}\r\n".encode("utf-16-le"), KOREAN, "utf-16-le"),
         (KOREAN.encode("utf-16"), KOREAN, ""),
         (codecs.BOM_UTF16_BE + KOREAN.encode("utf-16-be"), KOREAN, ""),
         (FRENCH.encode("latin-1"), FRENCH, "cp1252"),
