@@ -1,14 +1,13 @@
 """One document file as a title and a body: plain text, Markdown, HTML or PDF.
 
-Every step takes time in proportion to the file, also where the file is hostile: patterns begin with a fixed
-character and stop at the next one of its kind.
+Every step but the parser of Markdown takes time in proportion to the file, also where the file is hostile.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -27,13 +26,6 @@ ENDINGS = (".txt", ".md", ".markdown", ".rst", ".html", ".htm", ".pdf")
 _HTML_ENDINGS = (".html", ".htm")
 _DECLARED = re.compile(rb"""charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_-]{2,40})""")
 
-# Words in brackets and a target in parentheses, which may hold one pair of them. Behind a letter or a bracket
-# it is code, such as `rows[0](x)`.
-_WORDS_AND_TARGET = r"\[([^\[\]]*)\]\([^()]*+(?:\([^()]*+\)[^()]*+)*+\)"
-_IMAGE = re.compile("!" + _WORDS_AND_TARGET)
-_LINK = re.compile(r"(?<![A-Za-z0-9_\])])" + _WORDS_AND_TARGET)
-_TARGET = re.compile(r" {0,3}\[[^\[\]]+\]:\s")  # the line `[name]: target` of a link by name
-_FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
 _FRONT_TITLE = re.compile(r"title:(.*)", re.IGNORECASE)
 _BLOCK_VALUE = re.compile(r"[|>][-+\d]{0,2}")  # of YAML: the value is the indented lines that follow
 
@@ -44,6 +36,7 @@ _BLOCKS = set(
     "summary table tbody tfoot thead title tr ul".split()
 )
 _CELLS = {"td", "th"}
+_BREAK = "\ufdd0"  # the end of a line that is shown; no character of any text
 
 _NO_TITLE = re.compile(
     r"(microsoft (word|powerpoint|excel) - |untitled|title$|document ?\d*$|presentation ?\d*$)|"
@@ -210,43 +203,22 @@ def _plain(text: str) -> tuple[str, str]:
 
 
 def _markdown(text: str) -> tuple[str, str]:
-    """Return the first heading and the other lines, without marks of headings and code, and without links."""
-    lines = text.split("\n")
-    title, lines = _front_matter(lines)
-    fence = ""  # the mark that opened a block of code; its lines stay as they are
-    kept: list[str] = []
-    for line in lines:
-        bare = line.strip()
-        if fence:
-            if bare.startswith(fence) and not bare.strip(fence[0]):
-                fence = ""
-                kept.append("")
-            else:
-                kept.append(line)
-            continue
-        opened = _FENCE.match(bare)
-        if opened:
-            fence = opened[1] or opened[2]
-            kept.append("")  # code is a paragraph of its own
-            continue
-        heading = None
-        if not line.startswith("    "):
-            heading = _atx(bare)
-            alone = bool(kept) and kept[-1].strip() != "" and (len(kept) < 2 or not kept[-2].strip())
-            if heading is None and alone and len(bare) > 1 and (not bare.strip("=") or not bare.strip("-")):
-                heading = kept.pop().strip()
-        if heading is None:
-            rule = bare.replace(" ", "")
-            if len(rule) > 2 and rule[0] in "-*_=" and not rule.strip(rule[0]):
-                kept.append("")
-            elif not _TARGET.match(line):
-                kept.append(_without_links(line))
-        elif title or not heading:
-            kept += ["", _without_links(heading), ""]
-        else:
-            title = _without_links(heading)
-            kept.append("")
-    return title, "\n".join(kept)
+    """Return the first heading, and the text of the other blocks as paragraphs, without marks and links."""
+    from markdown_it import MarkdownIt
+
+    title, lines = _front_matter(text.split("\n"))
+    parts: list[str] = []
+    of_heading = False
+    for token in MarkdownIt("commonmark").parse("\n".join(lines)):
+        words = token.content if token.type in ("fence", "code_block", "html_block") else ""
+        if token.type == "inline":
+            words = "".join("\n" if "break" in part.type else part.content for part in token.children or ())
+        if of_heading and not title:
+            title = words
+        elif words:
+            parts.append(words)
+        of_heading = token.type == "heading_open"
+    return title, "\n\n".join(parts)
 
 
 def _front_matter(lines: list[str]) -> tuple[str, list[str]]:
@@ -273,85 +245,36 @@ def _front_title(settings: list[str]) -> str:
     return ""
 
 
-def _atx(bare: str) -> str | None:
-    """Return the text of a heading such as `## Text ##`; None for another line."""
-    text = bare.lstrip("#")
-    if not 1 <= len(bare) - len(text) <= 6 or (text and text[0] not in " \t"):
-        return None
-    text = text.strip()
-    opened = text.rstrip("#")
-    return opened.rstrip() if not opened or opened[-1] in " \t" else text
-
-
-def _without_links(line: str) -> str:
-    """Return a line of Markdown with the words of links and images in their place."""
-    return _LINK.sub(r"\1", _IMAGE.sub(r"\1", line)) if "](" in line else line
-
-
 def _html(text: str) -> tuple[str, str]:
     """Return the title, or else the first heading, and the visible text; a block element is a paragraph."""
     from lxml import etree
 
-    found = _HtmlText()
-    parser = etree.HTMLParser(target=found, encoding="utf-8", huge_tree=True, no_network=True)
-    etree.fromstring(text.encode("utf-8"), parser)
-    first, last = found.heading
-    heading = _one_line("".join(found.parts[first:last]))
-    title = _one_line("".join(found.title)) or heading
-    if heading == title:
-        found.parts[first:last] = []
-    lines = "".join(found.parts).replace("\xad", "").split("\n")
-    return title, "\n".join(map(_one_line, lines))
-
-
-class _HtmlText:
-    """What the parser of HTML calls at each tag and text; a tree of large pages would fill the memory."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.title: list[str] = []
-        self.heading = (0, 0)  # where the parts of the first `h1` begin and end
-        self._headings = 0
-        self._open = {"head": 0, "title": 0, "pre": 0}
-        self._unseen = 0  # the number of open elements from the outermost that is not shown
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if tag in self._open:
-            self._open[tag] += 1
-        if self._unseen or tag in _UNSEEN or "hidden" in attributes:
-            self._unseen += 1
-        elif tag == "br":
-            self.parts.append("\n")
-        if tag == "h1" and not self._unseen:
-            self._headings += 1
-            if self._headings == 1:
-                self.heading = (len(self.parts), len(self.parts))
-        self._border(tag)
-
-    def end(self, tag: str) -> None:
-        if tag in self._open:
-            self._open[tag] -= 1
-        if tag == "h1" and not self._unseen and self._headings == 1:
-            self.heading = (self.heading[0], len(self.parts))
-            self._headings += 1
-        self._border(tag)
-        if self._unseen:
-            self._unseen -= 1
-
-    def data(self, text: str) -> None:
-        if self._open["head"] and self._open["title"]:
-            self.title.append(text)
-        elif not self._unseen:
-            self.parts.append(text if self._open["pre"] else text.replace("\n", " "))
-
-    def close(self) -> None:
-        """Nothing is left to do at the end of the page."""
-
-    def _border(self, tag: str) -> None:
-        if tag in _BLOCKS:
-            self.parts.append("\n\n")
-        elif tag in _CELLS:
-            self.parts.append(" ")
+    parser = etree.HTMLParser(
+        encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True
+    )
+    page = etree.fromstring(text.encode("utf-8"), parser)
+    if page is None:  # there is no element
+        return "", ""
+    title = _one_line("".join(page.xpath("string(//head//title)")))
+    for element in page.xpath("//pre/descendant-or-self::*"):
+        element.text = (element.text or "").replace("\n", _BREAK)
+        if element.tag != "pre":
+            element.tail = (element.tail or "").replace("\n", _BREAK)
+    for element in page.iter():
+        border = 2 * _BREAK if element.tag in _BLOCKS else " " if element.tag in _CELLS else ""
+        element.text = border + (element.text or "")
+        element.tail = (_BREAK if element.tag == "br" else border) + (element.tail or "")
+    for element in page.xpath("//*[@hidden]"):
+        element.tag = "template"  # is removed with those
+    etree.strip_elements(page, *_UNSEEN, with_tail=False)
+    heading = next(page.iter("h1"), None)
+    if heading is not None:
+        words = _one_line("".join(heading.itertext()).replace(_BREAK, " "))
+        title = title or words
+        if words == title:
+            heading.clear(keep_tail=True)
+    shown = "".join(page.itertext()).replace("\n", " ").replace("\xad", "")
+    return title, "\n".join(map(_one_line, shown.split(_BREAK)))
 
 
 def _pdf(path: Path) -> tuple[str, str, int]:
