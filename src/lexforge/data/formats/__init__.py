@@ -104,7 +104,7 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     if found is None and not Path(source).exists():
         raise FileNotFoundError(f"there is no file or folder {source}; expected {expected}")
     received = f"is {found.NAME}" if found else "is in no known format"
-    if found is None and Path(source).is_dir() and not any(texts.names_below(Path(source))):
+    if found is None and Path(source).is_dir() and not texts.names_below(Path(source)):
         received = "holds no file"
     raise DataError(f"{source} {received}; expected {expected}")
 

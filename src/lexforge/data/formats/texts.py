@@ -65,7 +65,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
         ImportError: If the package for PDF or HTML files is missing; the message names the extra.
     """
     path = Path(source)
-    names = list(names_below(path)) if path.is_dir() else [path.name]
+    names = names_below(path) if path.is_dir() else [path.name]
     folder = path if path.is_dir() else path.parent
     unreadable = [f"{name} (no permission to list it)" for name in names if name.endswith("/")]
     unknown = [name for name in names if not is_text(name) and not name.endswith("/")]
@@ -123,34 +123,23 @@ def is_text(name: str) -> bool:
     return _ending(name) in ENDINGS
 
 
-def names_below(folder: Path) -> Iterator[str]:
-    """Yield the paths below a folder of all that is in it but folders, sorted, without what is hidden.
+def names_below(folder: Path) -> list[str]:
+    """Return the paths below a folder of all that is in it but folders, sorted, without what is hidden.
 
-    A folder that cannot be read is yielded with `/` at its end.
+    A folder that cannot be read is among them with `/` at its end.
     """
-    top = Path(os.path.realpath(folder))
-    waiting, visited = [""], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name and not name.endswith("/"):
-            yield name
-            continue
-        real = os.path.realpath(folder / name)
-        if real in visited or (name and top.is_relative_to(real)):  # a link leads to it
+    found: list[str] = []
+    top, visited = Path(os.path.realpath(folder)), set[str]()
+
+    def unread(error: OSError) -> None:
+        found.append(f"{os.path.relpath(error.filename, folder)}/")
+
+    for place, folders, files in os.walk(folder, onerror=unread, followlinks=True):
+        real, below = os.path.realpath(place), Path(place).relative_to(folder)
+        if real in visited or (below.parts and top.is_relative_to(real)):  # a link leads to it
+            folders.clear()
             continue
         visited.add(real)
-        try:
-            with os.scandir(folder / name) as entries:
-                inside = [entry for entry in entries if not entry.name.startswith(".")]
-        except OSError:
-            yield name or "/"  # the source itself
-            continue
-        found = (entry.name + "/" if _is_folder(entry) else entry.name for entry in inside)
-        waiting += (name + each for each in sorted(found, reverse=True))
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [(below / name).as_posix() for name in files if not name.startswith(".")]
+    return sorted(found)
