@@ -310,8 +310,7 @@ def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tu
     Args:
         path: The file.
         options: The encoding, where the user names one.
-        faults: Takes a note of an encoding that was guessed, and counts the lines that are not in UTF-8 where
-            the file is.
+        faults: Takes a note of an encoding that was guessed, and counts the lines that are not in it.
 
     Yields:
         The number of a line, from 1, and its text without white space at its ends; "" for a blank one.

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -26,7 +26,6 @@ from lexforge.data.lines import (
     NotDecodable,
     bounded_lines,
     excerpt,
-    numbered_lines,
     open_bytes,
     unpacked,
     whole_data,
@@ -138,14 +137,14 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
     encoding = encoding or options.codec or UTF_8
     if READERS[ending(path)] == "json":
         return TextForm(encoding)
-    first = next(decoded_lines(path, encoding), None)
+    first = next((line.rstrip("\r\n") for line in _lines(path, encoding)), None)
     where = f"{path}:1"
     if first is None:
         raise DataError(f"{path} holds no row: it is empty")
     if not first.strip():
         raise DataError(f"{where}: expected names of columns; the line is blank")
-    if "\0" in first:
-        raise NotDecodable(f"{where}: not {encoding}: it holds zero bytes, as UTF-16 and UTF-32 do")
+    if wrong := _not_decoded(first, encoding, ""):
+        raise NotDecodable(f"{where}: {wrong[1]}")
     tabs = ending(path) == ".tsv" and options.delimiter is None
     delimiter = options.separator or ("\t" if tabs else _delimiter(where, first, headers))
     form = TextForm(encoding, delimiter, not tabs)
@@ -166,12 +165,7 @@ def _cells(where: str, line: str, dialect: Mapping[str, Any]) -> list[str]:
     try:
         return next(csv.reader([line], **dialect), [])
     except csv.Error as error:
-        reason = str(error)
-        if "\r" in line:
-            reason = (
-                "it holds a carriage return alone, which old programs write as a line end: save the file anew"
-            )
-        raise DataError(f"{where}: the line cannot be cut into cells: {reason}") from error
+        raise DataError(f"{where}: the line cannot be cut into cells: {error}") from error
     finally:
         csv.field_size_limit(limit)
 
@@ -193,38 +187,17 @@ def _delimiter(where: str, first: str, headers: Sequence[str]) -> str:
         ) from error
 
 
-def decoded_lines(path: Path, encoding: str) -> Iterator[str]:
-    """Yield the lines of a text file without their ends.
-
-    Args:
-        path: A text file, plain or compressed.
-        encoding: Its encoding, as Python names it.
-
-    Raises:
-        DataError: If a line is not in that encoding (`NotDecodable`), or if the compressed data are broken.
-    """
-    if encoding == UTF_8:
-        yield from (line for _, line in numbered_lines(path))
-        return
-    number = 0
-    with (
-        whole_data(path),
-        open_bytes(path) as stream,
-        io.TextIOWrapper(stream, encoding, newline="\n") as text,
-    ):
-        try:
-            for line in _without_mark(text):
-                number += 1
-                yield line.rstrip("\r\n")
-        except UnicodeError as error:
-            raise NotDecodable(f"{path}:{number + 1}: not {encoding}: {error}") from error
-
-
-def _without_mark(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, the first without the mark, which Python leaves where the encoding is utf-16-le."""
-    rest = iter(lines)
-    first = [line.removeprefix(BYTE_ORDER_MARK) for line in islice(rest, 1)]
-    return chain(first, rest)
+def _lines(path: Path, encoding: str) -> Iterator[str]:
+    """Yield the lines of a text file; a byte that cannot be decoded becomes half of a surrogate pair."""
+    codec = "utf-8-sig" if encoding == UTF_8 else encoding
+    try:
+        with open_bytes(path) as stream, whole_data(path):
+            lines = io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="\n")
+            # Where the encoding is utf-16-le, Python leaves the mark.
+            yield from (line.removeprefix(BYTE_ORDER_MARK) for line in islice(lines, 1))
+            yield from lines
+    except UnicodeDecodeError as error:  # of UTF-16, in which no byte stands for itself
+        raise DataError(f"{path}: not {encoding}: {error}") from error
 
 
 class FoundEncoding(NamedTuple):
@@ -274,28 +247,22 @@ def find_encoding(path: Path) -> FoundEncoding:
 def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the first line of each record of a text file, and its cells (CSV) or its text (JSON lines).
 
-    Blank lines are left out. A byte that cannot be decoded becomes half of a
-    surrogate pair.
+    Blank lines are left out.
     """
+    lines = _lines(path, form.encoding)
+    if READERS[ending(path)] == "json":
+        yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        return
+    kept = (_LONE_RETURN.sub(_RETURN, each) for each in lines)
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        with open_bytes(path) as stream, whole_data(path):
-            codec = "utf-8-sig" if form.encoding == UTF_8 else form.encoding
-            text = io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="\n")
-            if READERS[ending(path)] == "json":
-                lines = enumerate(_without_mark(text), 1)
-                yield from ((number, line) for number, line in lines if line.strip())
-                return
-            kept = (_LONE_RETURN.sub(_RETURN, each) for each in _without_mark(text))
-            reader, line = csv.reader(chain(kept, [_END]), **form.dialect), 1
-            for found in reader:
-                cells = [cell.replace(_RETURN, "\r") for cell in found]
-                is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
-                if cells != [_END] and not is_blank:
-                    yield line, cells
-                line = reader.line_num + 1
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not {form.encoding}: {error}") from error
+        reader, line = csv.reader(chain(kept, [_END]), **form.dialect), 1
+        for found in reader:
+            cells = [cell.replace(_RETURN, "\r") for cell in found]
+            is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
+            if cells != [_END] and not is_blank:
+                yield line, cells
+            line = reader.line_num + 1
     finally:
         csv.field_size_limit(limit)
 
@@ -306,25 +273,17 @@ def good_lines(path: Path, found: FoundEncoding, faults: Faults) -> Iterator[tup
     Args:
         path: The file.
         found: Its encoding.
-        faults: Counts the lines that are not UTF-8, in a file that is.
+        faults: Counts the lines that are not in that encoding.
 
     Yields:
-        The number of a line, from 1, and the line without its end.
-
-    Raises:
-        DataError: If a line is not in an encoding other than UTF-8, or as for `bounded_lines`.
+        The number of a line, from 1, and the line.
     """
-    if found.encoding != UTF_8:
-        yield from enumerate(decoded_lines(path, found.encoding), 1)
-        return
-    with open_bytes(path) as stream:
-        for number, line in bounded_lines(stream, path):
-            text = line.decode("utf-8-sig" if number == 1 else UTF_8, "surrogateescape").rstrip("\r\n")
-            if wrong := _not_decoded(text, UTF_8, found.fitting):
-                faults.rows += 1
-                faults.bad(wrong[0], f"{path}:{number}", *wrong[1:])
-            else:
-                yield number, text
+    for number, line in enumerate(_lines(path, found.encoding), 1):
+        if wrong := _not_decoded(line, found.encoding, found.fitting):
+            faults.rows += 1
+            faults.bad(wrong[0], f"{path}:{number}", *wrong[1:])
+        else:
+            yield number, line
 
 
 def good_records(
