@@ -5,7 +5,7 @@
 
 It trains the encoder to predict hidden words of the collections' documents, as every masked language model
 is pretrained. The result retrieves badly and activates a large part of its vocabulary in every text, as
-`bert-base-uncased` does, and bench_backbones.py measures what training makes of it.
+`bert-base-uncased` does.
 """
 
 from __future__ import annotations
