@@ -45,7 +45,7 @@ import torch
 from common import RESULTS, SIZES, Size, append_rows, peak_mb, reset_peak
 from sentence_transformers import SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.evaluation import SparseInformationRetrievalEvaluator
-from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+from stock_splade import stock_loss
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -213,13 +213,7 @@ def make_trainer(task: Task, model: SparseEncoder, output_dir: str, callback: Tr
         "callbacks": [callback],
     }
     if task.side == PEER:
-        loss: Any = SpladeLoss(
-            model,
-            SparseMultipleNegativesRankingLoss(model),
-            document_regularizer_weight=3e-5,
-            query_regularizer_weight=5e-5,
-        )
-        return SparseEncoderTrainer(loss=loss, **common)
+        return SparseEncoderTrainer(loss=stock_loss(model), **common)
     numbers = replace(preset.loss, distillation_weight=0.0)  # no teacher
     # An encoder whose head was scaled keeps no share of its start, as in the recipe.
     return training.SpladeTrainer(

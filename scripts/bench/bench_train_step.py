@@ -8,34 +8,24 @@ Rows go to results/train_step.csv.
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
-from common import append_rows, in_own_process, measure
-from sentence_transformers import SparseEncoder
-from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
-from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+import tyro
+from common import append_rows, in_own_process, measure, read_texts
+from stock_splade import stock_encoder, stock_loss
 
 from lexforge.models import fuse_splade_head
 
 
-def run(fused: bool, model_folder: str, texts: list[str], length: int, repeats: int) -> dict[str, Any]:
+def run(fused: bool, folder: str, texts: list[str], length: int, repeats: int) -> dict[str, Any]:
     """One kind of model in a process of its own."""
     torch.manual_seed(0)
-    transformer = Transformer(model_folder, transformer_task="fill-mask", max_seq_length=length)
-    model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+    model = stock_encoder(folder, length)
     if fused:
         fuse_splade_head(model)
     model.train()
-    loss = SpladeLoss(
-        model,
-        SparseMultipleNegativesRankingLoss(model),
-        document_regularizer_weight=3e-4,
-        query_regularizer_weight=3e-4,
-    )
+    loss = stock_loss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)  # the same step each time
     columns = [model.preprocess(texts[: len(texts) // 2]), model.preprocess(texts[len(texts) // 2 :])]
     losses: list[float] = []
@@ -61,26 +51,22 @@ def run(fused: bool, model_folder: str, texts: list[str], length: int, repeats: 
     }
 
 
-def main() -> None:
-    """Run both models and append their rows."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", required=True, help="folder of a masked language model")
-    parser.add_argument("--texts", required=True, help="JSON lines with a field text")
-    parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
-    args = parser.parse_args()
-    with Path(args.texts).open(encoding="utf-8") as stream:
-        texts = [json.loads(line)["text"] for line, _ in zip(stream, range(2 * args.rows), strict=False)]
-    rows = [
-        in_own_process(run, fused, args.model, texts, args.length, args.repeats) for fused in (True, False)
-    ]
-    if abs(rows[0]["first_loss"] - rows[1]["first_loss"]) > 1e-3 * abs(rows[1]["first_loss"]):
-        raise RuntimeError(f"the losses of the first step differ: {[row['first_loss'] for row in rows]}")
-    append_rows("train_step", rows)
+def main(model: str, texts: str, rows: int = 32, length: int = 128, repeats: int = 5) -> None:
+    """Run both models and append their rows.
+
+    Args:
+        model: Folder of a masked language model.
+        texts: JSON lines with a field text.
+        rows: Rows of two texts in a batch.
+        length: Tokens per text.
+        repeats: Steps that are timed.
+    """
+    some = read_texts(texts, 2 * rows)
+    found = [in_own_process(run, fused, model, some, length, repeats) for fused in (True, False)]
+    if abs(found[0]["first_loss"] - found[1]["first_loss"]) > 1e-3 * abs(found[1]["first_loss"]):
+        raise RuntimeError(f"the losses of the first step differ: {[row['first_loss'] for row in found]}")
+    append_rows("train_step", found)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import itertools
+import json
 import multiprocessing
 import os
 import platform
@@ -59,6 +61,12 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
+
+
+def read_texts(path: str | Path, count: int) -> list[str]:
+    """The field `text` of the first so many JSON lines of a file."""
+    with Path(path).open(encoding="utf-8") as stream:
+        return [json.loads(line)["text"] for line in itertools.islice(stream, count)]
 
 
 def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any, **named: Any) -> dict[str, Any]:
@@ -130,17 +138,15 @@ def status_mb(kind: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {kind}")
 
 
-def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
+def append_rows(name: str, rows: list[dict[str, Any]]) -> None:
     """Append rows with the columns of `environment()` to `scripts/bench/results/<name>.csv` and print them.
 
     Raises:
         ValueError: If the file's columns differ.
     """
-    path = RESULTS / f"{name}.csv"
-    append_to_file(path, [{**row, **environment()} for row in rows])
+    append_to_file(RESULTS / f"{name}.csv", [{**row, **environment()} for row in rows])
     for row in rows:
         print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-    return path
 
 
 def append_to_file(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -17,9 +17,26 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer, SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from sentence_transformers.util import mine_hard_negatives
 
 from lexforge import data, evaluation, models, negatives, runs, training
+
+
+def stock_encoder(folder: str, length: int) -> SparseEncoder:
+    """A masked language model as sentence-transformers makes a SPLADE encoder of it, on the CPU."""
+    transformer = Transformer(folder, transformer_task="fill-mask", max_seq_length=length)
+    return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+
+
+def stock_loss(model: SparseEncoder) -> SpladeLoss:
+    """The loss of sentence-transformers with its documented weights."""
+    return SpladeLoss(
+        model,
+        SparseMultipleNegativesRankingLoss(model),
+        document_regularizer_weight=3e-5,
+        query_regularizer_weight=5e-5,
+    )
 
 
 def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argparse.Namespace) -> None:
@@ -46,15 +63,9 @@ def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argpar
             num_negatives=1,
             sampling_strategy="top",
         )
-    loss = SpladeLoss(
-        model,
-        SparseMultipleNegativesRankingLoss(model),
-        document_regularizer_weight=3e-5,
-        query_regularizer_weight=5e-5,
-    )
     SparseEncoderTrainer(
         model=model,
-        loss=loss,
+        loss=stock_loss(model),
         args=settings.arguments(arguments.output_dir, save_strategy="no"),
         train_dataset=dataset,
     ).train()
