@@ -2,8 +2,8 @@
 
     python scripts/bench/bench_nws.py
 
-Each aggregate and density of labels runs in a process of its own, on random vectors and label sets. Rows go to
-results/nws.csv.
+Each aggregate and density of labels runs in a process of its own, on random vectors and label sets. Rows go
+to results/nws.csv.
 """
 
 from __future__ import annotations
