@@ -69,11 +69,11 @@ def read_texts(path: str | Path, count: int) -> list[str]:
         return [json.loads(line)["text"] for line in itertools.islice(stream, count)]
 
 
-def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any, **named: Any) -> dict[str, Any]:
+def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Run a module-level function in a fresh process (spawned) and return its result."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(function, *arguments, **named).result()
+        return pool.submit(function, *arguments).result()
 
 
 def run_command(line: Sequence[str], log: Path, **variables: str) -> tuple[int, float, float]:
