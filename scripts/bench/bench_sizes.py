@@ -4,7 +4,6 @@
     python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only train
     python scripts/bench/bench_sizes.py --data DIR --minilm DIR --sizes minilm --only run --run-steps 60
     python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes tiny base --only largest
-    python scripts/bench/bench_sizes.py --table
 
 `lexforge` is `SpladeTrainer` with the loss of the preset lexforge, without a teacher and without wanted
 numbers of terms. `sentence-transformers` is `SparseEncoderTrainer` with `SpladeLoss`. Both start from one
@@ -19,14 +18,12 @@ step is no part of the times. Documents are encoded in float32, and with `--prec
 `--only run` times a whole run instead: loading, `--run-steps` steps, a search of all queries of the split
 test by each side's own evaluator, and saving; its rows go to results/whole_run.csv. `--only largest` trains
 two steps of ever larger batches, each twice the one before, until one does not fit or has `--most-rows`; its
-rows go to results/largest_batch.csv. All other rows go to results/sizes.csv; `--table` prints the last number
-of each cell as markdown, of the setting of the newest row.
+rows go to results/largest_batch.csv. All other rows go to results/sizes.csv.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import multiprocessing
 import os
@@ -35,14 +32,14 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from common import RESULTS, SIZES, Size, append_rows, peak_mb, reset_peak
+from common import SIZES, Size, append_rows, peak_mb, reset_peak
 from sentence_transformers import SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.evaluation import SparseInformationRetrievalEvaluator
 from stock_splade import stock_loss
@@ -374,54 +371,6 @@ def _resident_gb(pid: int | None) -> float:
     return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
-# The table
-
-
-def sizes_table(rows: Iterable[Mapping[str, str]]) -> str:
-    """Show measured rows as markdown, ours / stock in each cell.
-
-    Args:
-        rows: Those of results/sizes.csv, of one setting, in their order; the last number of each cell counts.
-
-    Returns:
-        The lines of the table; a cell of which a side was not measured has a dash there.
-    """
-    cells: dict[str, dict[tuple[str, str], str]] = {}
-    facts: dict[str, Mapping[str, str]] = {}
-    for row in rows:
-        facts[row["size"]] = row
-        for column, value in row.items():
-            if value:
-                cells.setdefault(row["size"], {})[row["side"], column] = value
-    columns = {
-        "seconds per step": "seconds_per_step",
-        "CPU-seconds per step": "cpu_seconds_per_step",
-        "peak memory, GB": "peak_gb",
-        "documents encoded per second": "documents_per_second",
-    }
-    lines = [
-        f"| encoder, `{OURS}` / `{PEER}` | " + " | ".join(columns) + " |",
-        "|---" * (1 + len(columns)) + "|",
-    ]
-    for name in [name for name in SIZES if name in cells]:
-        fact = facts[name]
-        label = f"{name}, {int(fact['parameters']) / 1e6:.3g} M, V {int(fact['terms']):,}"
-        values = [
-            " / ".join(cells[name].get((side, column), "–") for side in (OURS, PEER))
-            for column in columns.values()
-        ]
-        lines.append(f"| {label} | " + " | ".join(values) + " |")
-    return "\n".join(lines)
-
-
-def read_rows() -> list[dict[str, str]]:
-    """The recorded rows that share the newest row's machine and settings."""
-    with (RESULTS / "sizes.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    same = ("device", "threads", "rows", "length", "precision", "dropout", "memory_limit_gb")
-    return [row for row in rows if all(row[name] == rows[-1][name] for name in same)]
-
-
 # One size
 
 
@@ -496,11 +445,11 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
 
 
 def main() -> None:
-    """Build each size, measure it and append its rows; or print the table of the rows."""
+    """Build each size, measure it and append its rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", help="folder in BEIR layout with a split train")
+    parser.add_argument("--data", required=True, help="folder in BEIR layout with a split train")
     parser.add_argument("--tiny", help="folder of the SPLADE encoder of 4.4 million parameters")
     parser.add_argument("--minilm", help="folder of MiniLM with 6 layers")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
@@ -516,17 +465,13 @@ def main() -> None:
     parser.add_argument("--memory-limit", type=float, default=20.0, help="GB of a process")
     parser.add_argument("--documents", type=int, default=256, help="documents that are encoded")
     parser.add_argument("--encode-batch", type=int, default=32)
-    parser.add_argument("--table", action="store_true", help="print the recorded rows as markdown")
     args = parser.parse_args()
-    if args.table:
-        print(sizes_table(read_rows()))
-        return
     if {WHOLE_RUN, LARGEST} & set(args.only) and len(args.only) > 1:
         parser.error(f"--only {WHOLE_RUN} and {LARGEST} stand alone; received {' '.join(args.only)}")
     given = {"tiny": args.tiny, "minilm": args.minilm}
     tokenizer = args.tiny or args.minilm
-    if args.data is None or tokenizer is None:
-        parser.error("--data is needed, and --tiny or --minilm, whose tokenizer the other sizes take")
+    if tokenizer is None:
+        parser.error("--tiny or --minilm is needed, whose tokenizer the other sizes take")
     if args.steps < 2:
         parser.error(f"--steps must be 2 or more, because the first is not timed; received {args.steps}")
     # The processes inherit these, and the libraries read them when they are loaded.

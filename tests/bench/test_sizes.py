@@ -1,4 +1,4 @@
-"""The benchmark of sizes: its memory limit, and its table."""
+"""The benchmark of sizes: its memory limit."""
 
 from __future__ import annotations
 
@@ -29,19 +29,3 @@ def test_a_process_over_the_limit_is_killed_and_told_apart_from_a_failure(bench:
     assert bench.within(0.001, dict, {"rows": 3}) is None
     with pytest.raises(RuntimeError, match="dict ended with the exit status 1"):
         bench.within(2.0, dict, 3)
-
-
-def test_table_shows_the_last_number_of_each_cell(bench: Any) -> None:
-    """A size measured in two calls, or twice, must become one line with both sides in each cell."""
-    fact = {"size": "xlmr", "parameters": "278295186", "terms": "250002"}
-    encoded = "documents_per_second"
-    table = bench.sizes_table(
-        [
-            {**fact, "side": bench.OURS, "seconds_per_step": "9.5", "peak_gb": "8.1", encoded: ""},
-            {**fact, "side": bench.PEER, "seconds_per_step": "over 20 GB", encoded: "6"},
-            {**fact, "side": bench.OURS, "seconds_per_step": "", "peak_gb": "", encoded: "48"},
-            {**fact, "side": bench.OURS, "seconds_per_step": "9.1", "peak_gb": "8.0", encoded: ""},
-        ]
-    )
-    line = "| xlmr, 278 M, V 250,002 | 9.1 / over 20 GB | – / – | 8.0 / – | 48 / 6 |"
-    assert table.splitlines()[-1] == line
