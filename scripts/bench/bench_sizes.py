@@ -225,16 +225,21 @@ def make_trainer(task: Task, model: SparseEncoder, output_dir: str, callback: Tr
     )
 
 
+def prepare(task: Task, output_dir: str, clock: Clock) -> tuple[SparseEncoder, Any]:
+    """The encoder and the trainer of a side, for which the machine has as much memory as the limit says."""
+    model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
+    if task.dropout is not None:
+        set_dropout(model, task.dropout)
+    memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
+    return model, make_trainer(task, model, output_dir, clock)
+
+
 def train(task: Task) -> dict[str, Any]:
     """Train a few steps; time and peak memory of one."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as output_dir:
-        model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
-        if task.dropout is not None:
-            set_dropout(model, task.dropout)
-        trainer = make_trainer(task, model, output_dir, clock)
+        _, trainer = prepare(task, output_dir, clock)
         before = reset_peak()
-        memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
         trainer.train()
         peak = peak_mb()
     found = [line["loss"] for line in trainer.state.log_history if "loss" in line]
@@ -258,11 +263,7 @@ def whole_run(task: Task, data_folder: str) -> dict[str, Any]:
     """
     started, cpu, before = time.perf_counter(), time.process_time(), reset_peak()
     with tempfile.TemporaryDirectory() as output_dir:
-        model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
-        if task.dropout is not None:
-            set_dropout(model, task.dropout)
-        trainer = make_trainer(task, model, output_dir, Clock())
-        memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
+        model, trainer = prepare(task, output_dir, Clock())
         loaded = time.perf_counter()
         trainer.train()
         trained, peak = time.perf_counter(), peak_mb()
