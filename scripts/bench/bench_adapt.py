@@ -2,7 +2,6 @@
 
     python scripts/bench/bench_adapt.py --data ../shared/data --model ../shared/models/splade-tiny \
         --runs runs/adapt --sets scifact medquad --teachers "start bm25" "start bm25 MINILM" --seeds 1 2 3
-    python scripts/bench/bench_adapt.py --table
     python scripts/bench/bench_adapt.py --paired --data ../shared/data --model ../shared/models/splade-tiny \
         --runs runs/adapt --sets scifact medquad --seeds 1 2 3 --split test
 
@@ -11,15 +10,13 @@ judged queries it does not see, and then measures start and result on those of `
 passages as the index of `lexforge adapt` does it: a document is as good as its best passage. Rows go to
 results/adapt.csv, with the gate's verdict, so that its verdicts can be held against the truth. Two runs go
 side by side, each on one thread. A run whose folder is complete is not repeated; delete that of an
-interrupted one. `--flags` go to each run and into its row. `--table` prints the newest row of each seed as
-markdown, seeds averaged. `--paired` tests the nDCG@10 of finished runs, averaged over the seeds, against that
-of the start, query by query; by articles where queries share one.
+interrupted one. `--flags` go to each run and into its row. `--paired` tests the nDCG@10 of finished runs,
+averaged over the seeds, against that of the start, query by query; by articles where queries share one.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shlex
 import statistics
@@ -29,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_presets import SETS, articles
-from common import ONE_THREAD, RESULTS, append_rows, run_command
+from common import ONE_THREAD, append_rows, run_command
 
 from lexforge.data import load_retrieval_data
 from lexforge.evaluation import RunScores, compare_runs, read_run, score_run
@@ -143,66 +140,23 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
     }
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """Format the newest row of each seed as markdown, with the means over the seeds."""
-    newest: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:
-        newest[tuple(row[key] for key in ("set", "split", "model", "teachers", "flags", "seed"))] = row
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for key, row in newest.items():
-        groups.setdefault(key[:-1], []).append(row)
-    lines = [
-        "| set | split | model | teachers | seeds | nDCG@10 | R@100 | terms per document | FLOPS | gate |",
-        "|---" * 10 + "|",
-    ]
-    for (name, split, model, teachers, flags), found in sorted(groups.items()):
-
-        def pair(key: str, found: list[dict[str, str]] = found) -> str:
-            digits, both = 4 if "@" in key else 2, []
-            for each in (f"start_{key}", key):
-                values = [float(row[each]) for row in found if row[each]]  # a dense start has no terms
-                both.append(f"{statistics.mean(values):.{digits}f}" if values else "none")
-            return " -> ".join(both)
-
-        right = sum(
-            (row["gate_better"] == "True") == (float(row["nDCG@10"]) > float(row["start_nDCG@10"]))
-            for row in found
-        )
-        cells = [name, split, model, f"{teachers} {flags}".strip(), str(len(found)), pair("nDCG@10")]
-        cells += [
-            pair("R@100"),
-            pair("document_active_dims"),
-            pair("flops"),
-            f"right in {right} of {len(found)}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
-    """Run what is asked for and append its rows, or print the table."""
+    """Run what is asked for and append its rows, or test finished runs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", help="folder of folders in BEIR layout")
-    parser.add_argument("--model", help="the start")
-    parser.add_argument("--runs", help="folder of the runs")
-    parser.add_argument("--sets", nargs="+", default=[])
+    parser.add_argument("--data", required=True, help="folder of folders in BEIR layout")
+    parser.add_argument("--model", required=True, help="the start")
+    parser.add_argument("--runs", required=True, help="folder of the runs")
+    parser.add_argument("--sets", nargs="+", required=True)
     parser.add_argument("--teachers", nargs="+", default=[""], help="each value is the --teacher of a run")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--split", default="dev", help="judged queries that are measured at the end")
     parser.add_argument("--length", type=int, default=128, help="tokens per text")
     parser.add_argument("--flags", default="", help="further flags of `lexforge adapt`")
     parser.add_argument("--lanes", type=int, default=2, help="runs side by side")
-    parser.add_argument("--table", action="store_true", help="print the rows")
     parser.add_argument("--paired", action="store_true", help="test finished runs against their start")
     args = parser.parse_args()
-    if args.table:
-        with (RESULTS / "adapt.csv").open(encoding="utf-8", newline="") as stream:
-            print(table(list(csv.DictReader(stream))))
-        return
-    if not (args.data and args.model and args.runs and args.sets):
-        parser.error("--data, --model, --runs and --sets are needed")
     if args.paired:
         print("| set | split | teachers | seeds | queries | start | adapted | difference (95 %) | p |")
         print("|---" * 9 + "|")
