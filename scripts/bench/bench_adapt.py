@@ -26,23 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from bench_presets import SETS, articles
-from common import ONE_THREAD, append_rows, run_command
+from common import append_rows, run_command
 
 from lexforge.data import load_retrieval_data
 from lexforge.evaluation import RunScores, compare_runs, read_run, score_run
 
 MEASURES = ("nDCG@10", "R@100", "document_active_dims", "query_active_dims", "flops")
+LEXFORGE = (sys.executable, "-m", "lexforge")
 NOT_BETTER = 3  # the exit status of `lexforge adapt` where the start is kept
-
-
-def lexforge(*words: str, log: Path, statuses: tuple[int, ...] = (0,)) -> tuple[float, float]:
-    """Run a command of lexforge on one thread; return its seconds and CPU-seconds."""
-    line = [sys.executable, "-m", "lexforge", *words]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    code, seconds, cpu_seconds = run_command(line, log, **ONE_THREAD)
-    if code not in statuses:
-        raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {log}")
-    return seconds, cpu_seconds
 
 
 def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float | None]:
@@ -54,7 +45,7 @@ def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict
     if not (file.is_file() and run.is_file()):
         words = ["--model", model, "--data", str(data), "--split", split, "--max-seq-length", str(length)]
         words += ["--passages", "--json", str(file), "--run", str(run)]
-        lexforge("evaluate", *words, log=file.with_suffix(".log"))
+        run_command([*LEXFORGE, "evaluate", *words], file.with_suffix(".log"))
     found = json.loads(file.read_text(encoding="utf-8"))
     numbers = found["metrics"] | found["sparsity"]
     return {name: round(numbers[name], 4) if name in numbers else None for name in MEASURES}
@@ -118,7 +109,8 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
     words += ["--teacher", *teachers.split()] if teachers else []
     if not (folder / "adapt.json").is_file():
         log = folder.with_name(f"{folder.name}.log")  # the command wants an empty folder
-        seconds, cpu_seconds = lexforge(*words, log=log, statuses=(0, NOT_BETTER))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        seconds, cpu_seconds = run_command([*LEXFORGE, *words], log, (0, NOT_BETTER))
         measured = {"seconds": seconds, "cpu_seconds": cpu_seconds}
         (folder / "bench.json").write_text(json.dumps(measured), encoding="utf-8")
     cost = json.loads((folder / "bench.json").read_text(encoding="utf-8"))

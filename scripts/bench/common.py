@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import time
@@ -19,7 +20,8 @@ from typing import Any, NamedTuple
 
 from lexforge.common.processor import processor_name
 
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "scripts" / "bench" / "results"
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "numba")
 # Variables of a process that is to compute on one thread.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -46,11 +48,10 @@ SIZES = {
 
 def environment() -> dict[str, str]:
     """The columns that say where a row comes from: processor, threads, versions and commit."""
-    root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
 
     changed = bool(git("status", "--porcelain", "--untracked-files=no", "--", "src"))
@@ -76,24 +77,27 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def run_command(line: Sequence[str], log: Path, **variables: str) -> tuple[int, float, float]:
-    """Run a command from the root of the checkout, and measure it and what it starts.
+def run_command(line: Sequence[str], log: Path, statuses: Sequence[int] = (0,)) -> tuple[float, float]:
+    """Run a command on one thread, from the root of the checkout, and measure it and what it starts.
 
     Args:
         line: Its words.
         log: The file that gets its output.
-        **variables: Variables of its environment beside those of this process.
+        statuses: The exit statuses that it may have.
 
     Returns:
-        Its exit status, its seconds and its CPU-seconds, which those of a command beside it are no part of.
+        Its seconds and its CPU-seconds, which those of a command beside it are no part of.
+
+    Raises:
+        RuntimeError: If it ends with another exit status.
     """
     began = time.perf_counter()
     with log.open("w", encoding="utf-8") as stream:
-        root = Path(__file__).resolve().parents[2]
-        started = subprocess.Popen(line, cwd=root, env=os.environ | variables, stdout=stream, stderr=stream)
+        started = subprocess.Popen(line, cwd=ROOT, env=os.environ | ONE_THREAD, stdout=stream, stderr=stream)
         _, status, usage = os.wait4(started.pid, 0)
-    cpu = usage.ru_utime + usage.ru_stime
-    return os.waitstatus_to_exitcode(status), time.perf_counter() - began, cpu
+    if (code := os.waitstatus_to_exitcode(status)) not in statuses:
+        raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {log}")
+    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
 
 
 def measure(function: Callable[[], object], repeats: int = 3) -> dict[str, float]:

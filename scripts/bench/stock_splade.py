@@ -5,14 +5,12 @@
 
 `stock` is `SparseEncoderTrainer` with `SpladeLoss(SparseMultipleNegativesRankingLoss)` and its documented
 weights, 3e-5 for documents and 5e-5 for queries. `--miner` adds a negative to each row, by
-`mine_hard_negatives` and a dense encoder. `start` trains nothing; `measure` prints the measures of a saved
-model on the test split of each collection. `bench_presets.py` calls this.
+`mine_hard_negatives` and a dense encoder. `start` trains nothing. `bench_presets.py` calls this.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer, SparseEncoder, SparseEncoderTrainer
@@ -71,23 +69,13 @@ def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argpar
     ).train()
 
 
-def measure(model: SparseEncoder, folders: list[str]) -> dict[str, dict[str, float]]:
-    """Collection -> measures of its test split."""
-    found = {}
-    for folder in folders:
-        evaluator = evaluation.evaluator_of_split(data.load_retrieval_data(folder), "test")
-        result = evaluator.evaluate(model)
-        found[Path(folder).name] = result.metrics | result.sparsity
-    return found
-
-
 def main() -> None:
     """Run one system."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--system", choices=("start", "stock", "measure"), required=True)
-    parser.add_argument("--data", nargs="+", required=True)
+    parser.add_argument("--system", choices=("start", "stock"), required=True)
+    parser.add_argument("--data", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--max-seq-length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=200)
@@ -96,14 +84,10 @@ def main() -> None:
     parser.add_argument("--miner", help="dense encoder that finds a negative for each row")
     parser.add_argument("--relative-margin", type=float, help="of `mine_hard_negatives`, such as .05")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--output-dir", type=Path)
+    parser.add_argument("--output-dir", type=Path, required=True)
     arguments = parser.parse_args()
-    if arguments.system == "measure":
-        print(json.dumps(measure(models.load_encoder(arguments.model), arguments.data)))
-        return
-
     process = runs.start_processes(arguments.seed)
-    retrieval = data.load_retrieval_data(arguments.data[0])
+    retrieval = data.load_retrieval_data(arguments.data)
     documents = list(retrieval.corpus.values())
     checkpoint = models.resolve_backbone(
         arguments.model,
