@@ -11,7 +11,6 @@ pages of files, which the system may drop; `start_mb` is the private memory befo
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ from typing import Any
 
 import common
 import numpy as np
+import tyro
 
+COUNTS = (10_000, 1_000_000)
 WORDS = [f"word{number}" for number in range(5000)]
 
 
@@ -93,20 +94,13 @@ def found(what: str, count: int, start_mb: float) -> dict[str, Any]:
     return {"data": what, "count": count, **{name: round(value) for name, value in memory.items()}}
 
 
-def main() -> None:
+def main(pairs: tuple[int, ...] = COUNTS, documents: tuple[int, ...] = COUNTS) -> None:
     """Measure each size in a process of its own."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pairs", nargs="*", type=int, default=[10_000, 1_000_000])
-    parser.add_argument("--documents", nargs="*", type=int, default=[10_000, 1_000_000])
-    arguments = parser.parse_args()
-    jobs = [(measure_pairs, count) for count in arguments.pairs]
-    jobs += [(measure_collection, count) for count in arguments.documents]
-    for function, count in jobs:
-        with TemporaryDirectory() as folder:
-            common.append_rows("data_memory", [common.in_own_process(function, count, folder)])
+    for function, counts in ((measure_pairs, pairs), (measure_collection, documents)):
+        for count in counts:
+            with TemporaryDirectory() as folder:
+                common.append_rows("data_memory", [common.in_own_process(function, count, folder)])
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

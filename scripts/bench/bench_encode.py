@@ -18,7 +18,6 @@ were encoded in float32 and in bfloat16. Its rows go to results/encode_quality.c
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -26,9 +25,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from common import append_rows, in_own_process, measure
-from sentence_transformers import SparseEncoder
-from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+from common import append_rows, in_own_process, measure, read_texts
+from stock_splade import stock_encoder
 
 from lexforge.corpus import encode
 from lexforge.data import load_retrieval_data
@@ -46,12 +44,6 @@ BF16 = "lexforge bf16"
 IMPLEMENTATIONS = (PEER, "fused", "lexforge", "lexforge float32", BF16, ONNX, INT8)
 MEASURES = ("nDCG@10", "R@100")
 EDGE_TEXTS = ["", "a", "한국어 문서를 검색합니다", "ordinary ASCII text", "very long text " * 400]
-
-
-def encoder(folder: str, length: int) -> SparseEncoder:
-    """A plain model."""
-    transformer = Transformer(folder, transformer_task="fill-mask", max_seq_length=length)
-    return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
 
 
 def encoding(
@@ -78,7 +70,7 @@ def encoding(
                 vectors_of(ordered[start : start + batch_size])
 
         return batches
-    model = encoder(folder, length)
+    model = stock_encoder(folder, length)
     if impl != PEER:
         fuse_splade_head(model)
     if impl.startswith("lexforge"):
@@ -95,12 +87,12 @@ def run(
     difference = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         function = encoding(impl, folder, length, batch_size, scratch)
-        tokenizer = encoder(folder, length).tokenizer
+        tokenizer = stock_encoder(folder, length).tokenizer
         tokens = sum(len(ids) for ids in tokenizer(texts, truncation=True, max_length=length)["input_ids"])
         # First of all, because memory that other work has left behind would be missing from its peak.
         times = measure(lambda: function(texts), repeats)
         if impl not in (PEER, ONNX, INT8):  # the export makes its own comparison
-            expected = encoder(folder, length).encode(EDGE_TEXTS + texts[:64]).to_dense()
+            expected = stock_encoder(folder, length).encode(EDGE_TEXTS + texts[:64]).to_dense()
             vectors = function(EDGE_TEXTS + texts[:64])
             received = vectors.to_dense() if impl == "fused" else torch.from_numpy(vectors.toarray())
             difference = float((received - expected).abs().max())
@@ -153,8 +145,7 @@ def main() -> None:
         return
     if args.texts is None:
         parser.error("--texts or --ranks is needed")
-    with Path(args.texts).open(encoding="utf-8") as stream:
-        texts = [json.loads(line)["text"] for line, _ in zip(stream, range(args.documents), strict=False)]
+    texts = read_texts(args.texts, args.documents)
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "backbone"
         model = str(resolve_backbone(args.model, texts, built, max_seq_length=args.length, seed=0))

@@ -12,7 +12,6 @@ to results/loss_memory.csv.
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any
 
@@ -24,6 +23,7 @@ from lexforge.kernels import splade_head
 from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import TEACHER_KEY
 
+VOCABULARY, ROWS, COLUMNS, LENGTH, WIDTH = 250_002, 24, 3, 32, 128
 BIAS = -3.5  # with logits of about unit variance it leaves some hundreds to thousands of terms active per row
 
 
@@ -32,10 +32,10 @@ class Encoder(nn.Module):
 
     similarity_fn_name = "cosine"
 
-    def __init__(self, vocabulary: int, width: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(vocabulary, width) / width**0.5)
-        self.bias = nn.Parameter(torch.full((vocabulary,), BIAS))
+        self.weight = nn.Parameter(torch.randn(VOCABULARY, WIDTH) / WIDTH**0.5)
+        self.bias = nn.Parameter(torch.full((VOCABULARY,), BIAS))
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """Write the activations `[B, V]`."""
@@ -63,19 +63,19 @@ def kept_bytes(embeddings: list[Tensor], loss: NeuralSparseLoss, features: list[
     return sum(saved.values())
 
 
-def run(vocabulary: int, rows: int, length: int, width: int, columns: int) -> dict[str, Any]:
-    """Measure the memory of one shape; it runs in a fresh process, whose peak nothing else has raised."""
+def run() -> dict[str, Any]:
+    """Measure the memory; it runs in a fresh process, whose peak nothing else has raised."""
     torch.manual_seed(0)
-    model = Encoder(vocabulary, width)
-    loss = NeuralSparseLoss(model, penalty_weights=torch.rand(vocabulary))  # the numbers of V26
+    model = Encoder()
+    loss = NeuralSparseLoss(model, penalty_weights=torch.rand(VOCABULARY))  # the numbers of V26
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, foreach=False)  # the same step each time
     features = [
         {
-            "input_ids": torch.randint(vocabulary, (rows, length)),
-            "attention_mask": torch.ones(rows, length, dtype=torch.long),
-            TEACHER_KEY: torch.randn(rows, 64),
+            "input_ids": torch.randint(VOCABULARY, (ROWS, LENGTH)),
+            "attention_mask": torch.ones(ROWS, LENGTH, dtype=torch.long),
+            TEACHER_KEY: torch.randn(ROWS, 64),
         }
-        for _ in range(columns)
+        for _ in range(COLUMNS)
     ]
 
     def forward_backward() -> dict[str, Tensor]:
@@ -91,13 +91,13 @@ def run(vocabulary: int, rows: int, length: int, width: int, columns: int) -> di
     optimizer.step()
     seconds = time.perf_counter() - start
     embeddings = [model(dict(column))["sentence_embedding"].detach().requires_grad_() for column in features]
-    unit = rows * vocabulary * 4 / 1e6  # one [B, V] float32 in MB
+    unit = ROWS * VOCABULARY * 4 / 1e6  # one [B, V] float32 in MB
     return {
-        "vocabulary": vocabulary,
-        "rows": rows,
-        "columns": columns,
-        "length": length,
-        "width": width,
+        "vocabulary": VOCABULARY,
+        "rows": ROWS,
+        "columns": COLUMNS,
+        "length": LENGTH,
+        "width": WIDTH,
         "active": round(float(loss.metrics["terms/document"]), 1),
         "loss": round(float(sum(part.item() for part in parts.values())), 4),
         "kept": round(kept_bytes(embeddings, loss, features) / 1e6 / unit, 2),
@@ -108,22 +108,5 @@ def run(vocabulary: int, rows: int, length: int, width: int, columns: int) -> di
     }
 
 
-def main() -> None:
-    """Measure and append the row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--vocabulary", type=int, default=250_002)
-    parser.add_argument("--rows", type=int, default=24)
-    parser.add_argument("--length", type=int, default=32)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--columns", type=int, default=3)
-    args = parser.parse_args()
-    append_rows(
-        "loss_memory",
-        [in_own_process(run, args.vocabulary, args.rows, args.length, args.width, args.columns)],
-    )
-
-
 if __name__ == "__main__":
-    main()
+    append_rows("loss_memory", [in_own_process(run)])

@@ -13,15 +13,13 @@ prints where the first is more than a tenth slower. Rows go to results/splade_he
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from common import append_rows, in_own_process, measure
+from common import append_rows, in_own_process, measure, read_texts
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.kernels import splade_head
@@ -59,9 +57,7 @@ def random_inputs(case: str, density: str | int, padding: bool) -> Inputs:
 def recorded_inputs(model: str, texts: str) -> Inputs:
     """States of the first 32 texts (field text of JSON lines), 128 tokens at most."""
     transformer = Transformer(model, transformer_task="fill-mask", max_seq_length=128)
-    with Path(texts).open(encoding="utf-8") as stream:
-        rows = [json.loads(line) for line, _ in zip(stream, range(32), strict=False)]
-    batch = transformer.preprocess([row["text"] for row in rows])
+    batch = transformer.preprocess(read_texts(texts, 32))
     decoder = transformer.model.get_output_embeddings()
     states: list[torch.Tensor] = []
     decoder.register_forward_pre_hook(lambda module, args: states.append(args[0]))
