@@ -76,7 +76,7 @@ def read_settings() -> list[Setting]:
         if impl == "tiled" and peer is not None and PROCESSOR in ours["device"]:
             heads[tuple(measured[:4])] = ours, peer
     found = []
-    for (case, density, _, which), (ours, peer) in heads.items():
+    for (case, density, _, which), (ours, peer) in sorted(heads.items(), key=lambda head: head[0]):
         if which == "forward + backward":
             size = f"V {int(ours['terms']):,}, D {ours['width']}"
             full = int(ours["tokens"]) / int(ours["padded_tokens"])
