@@ -44,7 +44,6 @@ class Config:
     k: int = 10
     seconds: float = 20.0  # of each measurement
     warm_up: int = 100  # requests before the first one
-    results: str = "serve"  # the name of the file of results; the smoke test of a change takes another
 
 
 class Client:
@@ -55,12 +54,16 @@ class Client:
         self._k = k
 
     def ask(self, query: str) -> dict[str, Any]:
-        """Return the answer to a query.
+        """Return the answer to a query."""
+        return self.get("/search?" + urlencode({"q": query, "k": self._k}))
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return what stands at a path.
 
         Raises:
             RuntimeError: If the server refuses it.
         """
-        self._connection.request("GET", "/search?" + urlencode({"q": query, "k": self._k}))
+        self._connection.request("GET", path)
         response = self._connection.getresponse()
         content = json.loads(response.read())
         if response.status != 200:
@@ -88,9 +91,9 @@ def check_agreement(host: str, queries: list[str], k: int) -> None:
     with ThreadPoolExecutor(MOST_CLIENTS) as pool:
         answers = list(pool.map(lambda query: Client(host, k).ask(query), queries))
     for query, one, other in zip(queries, expected, answers, strict=True):
-        scores = [[hit["score"] for hit in answer["hits"]] for answer in (one, other)]
-        assert len(scores[0]) == len(scores[1]), query
-        assert np.allclose(*scores, rtol=1e-3), query
+        scores, others = ([hit["score"] for hit in answer["hits"]] for answer in (one, other))
+        assert len(scores) == len(others), query
+        assert np.allclose(scores, others, rtol=1e-3), query
 
 
 def measure(host: str, queries: list[str], clients: int, cfg: Config) -> dict[str, Any]:
@@ -138,22 +141,16 @@ def main(cfg: Config) -> None:
             host = server.stdout.readline().strip().rpartition("http://")[2]
             if not host:
                 sys.exit("the server did not start")
-            health = json.loads(_get(host, "/health"))
-            check_agreement(host, queries[:COMPARED], cfg.k)
             warm = Client(host, cfg.k)
+            health = warm.get("/health")
+            check_agreement(host, queries[:COMPARED], cfg.k)
             for query in itertools.islice(itertools.cycle(queries), cfg.warm_up):
                 warm.ask(query)
             same = {"model": health["model"], "documents": health["documents"], "k": cfg.k}
             rows = [{**same, **measure(host, queries, clients, cfg)} for clients in cfg.clients]
         finally:
             server.terminate()
-    common.append_rows(cfg.results, rows)
-
-
-def _get(host: str, path: str) -> bytes:
-    connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
-    connection.request("GET", path)
-    return connection.getresponse().read()
+    common.append_rows("serve", rows)
 
 
 if __name__ == "__main__":
