@@ -79,98 +79,82 @@ def prepare(cfg: Config, path: Path, folder: Path, engines: list[type[Engine]]) 
     return Set(path.resolve().name, folder, corpus, queries, judged)
 
 
-class Scorer:
-    """What an engine found over one set, as a row of the table.
+class Own:
+    """`InvertedIndex`, searched as an engine is."""
 
-    Args:
-        data: The set.
-        documents: Its vectors, `[N, V]`.
-        exact: The score of the last hit of exact search per query; 0 where there is none.
-        wanted: The number of hits of exact search over all queries.
-    """
+    def __init__(self, data: Set) -> None:
+        self.data = data
 
-    def __init__(
-        self, data: Set, documents: sparse.csr_array, exact: list[float], wanted: int, k: int
-    ) -> None:
-        self.data, self.documents, self.exact, self.wanted, self.k = data, documents, exact, wanted, k
-        self.place = {document: i for i, document in enumerate(data.corpus.merged()[1])}
+    def build(self) -> None:
+        """Build the index in memory."""
+        self.index = InvertedIndex.build(*self.data.corpus.merged(), self.data.corpus.manifest.similarity)
 
-    def row(
-        self, engine: str, packages: str, found: Ranked, seconds: list[float], build_s: float, nbytes: int
-    ) -> dict[str, Any]:
-        """Return the numbers of one engine; a hit counts if its exact score reaches that at rank k."""
-        names, vectors = self.data.queries.ids, self.data.queries.vectors
-        reached = 0
-        for i, query in enumerate(names):
-            places = [self.place[document] for document in found.get(query, ())]
-            scores = (self.documents[places] @ sparse.csr_array(vectors[[i]]).T).toarray().ravel()
-            reached += int(
-                (scores >= self.exact[i] * (1 - 1e-5)).sum()
-            )  # float32 sums differ in the last bits
-        run = {query: {name: -float(rank) for rank, name in enumerate(hits)} for query, hits in found.items()}
-        row = {
-            "data": self.data.name,
-            "engine": engine,
-            "packages": packages,
-            "documents": len(self.place),
-            "active": round(self.documents.nnz / len(self.place), 1),
-            "queries": len(names),
-            "k": self.k,
-            "recall": round(reached / self.wanted, 4),
-            "ndcg10": round(evaluate_run(run, self.data.judged, ["nDCG@10"])["nDCG@10"], 4),
-            "queries_per_s": round(len(names) / statistics.median(seconds), 1),
-            "min_s": round(min(seconds), 4),
-            "max_s": round(max(seconds), 4),
-            "build_s": round(build_s, 2),
-            "index_bytes": nbytes,
-            "command": "python scripts/bench/bench_engines.py " + shlex.join(sys.argv[1:]),
-        }
-        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-        return row
+    def search(self, k: int) -> tuple[Ranked, float]:
+        """Return the k best documents of each query, and the seconds that the search took."""
+        start = time.perf_counter()
+        hits = self.index.search(self.data.queries.vectors, k)
+        seconds = time.perf_counter() - start
+        return dict(zip(self.data.queries.ids, hits.ids, strict=True)), seconds
+
+    def nbytes(self) -> int:
+        """Return the bytes of the index."""
+        return self.index.nbytes
 
 
 def measure(cfg: Config, data: Set, engines: list[type[Engine]]) -> list[dict[str, Any]]:
     """Load and search one set by `InvertedIndex`, on all threads and on one, and by each engine."""
     documents, ids = data.corpus.merged()
-    similarity, asked = data.corpus.manifest.similarity, data.queries.vectors
-    # The first build and the first search compile, or read what was compiled.
-    InvertedIndex.build(documents[:10], ids[:10], similarity).search(asked[:10], cfg.k)
-    rows = []
-    scorer = None
-    threads = numba.get_num_threads()
+    place = {document: i for i, document in enumerate(ids)}
+    names, vectors = data.queries.ids, data.queries.vectors
+    similarity = data.corpus.manifest.similarity
+    exact = InvertedIndex.build(documents, ids, similarity).search(vectors, cfg.k)  # compiles, too
+    least = [float(scores[-1]) if len(scores) else 0.0 for scores in exact.scores]
+
+    def row(name: str, packages: str, engine: Own | Engine) -> dict[str, Any]:
+        """Measure one engine; a hit counts if its exact score reaches that at rank k."""
+        start = time.perf_counter()
+        engine.build()
+        build_s = time.perf_counter() - start
+        found, _ = engine.search(cfg.k)
+        seconds = [engine.search(cfg.k)[1] for _ in range(cfg.repeats)]
+        reached = 0
+        for i, query in enumerate(names):
+            places = [place[document] for document in found.get(query, ())]
+            scores = (documents[places] @ sparse.csr_array(vectors[[i]]).T).toarray().ravel()
+            reached += int((scores >= least[i] * (1 - 1e-5)).sum())  # float32 sums differ in the last bits
+        run = {query: {name: -float(rank) for rank, name in enumerate(hits)} for query, hits in found.items()}
+        numbers = {
+            "data": data.name,
+            "engine": name,
+            "packages": packages,
+            "documents": len(ids),
+            "active": round(documents.nnz / len(ids), 1),
+            "queries": len(names),
+            "k": cfg.k,
+            "recall": round(reached / sum(map(len, exact.ids)), 4),
+            "ndcg10": round(evaluate_run(run, data.judged, ["nDCG@10"])["nDCG@10"], 4),
+            "queries_per_s": round(len(names) / statistics.median(seconds), 1),
+            "min_s": round(min(seconds), 4),
+            "max_s": round(max(seconds), 4),
+            "build_s": round(build_s, 2),
+            "index_bytes": engine.nbytes(),
+            "command": "python scripts/bench/bench_engines.py " + shlex.join(sys.argv[1:]),
+        }
+        print("  ".join(f"{key}={value}" for key, value in numbers.items()), flush=True)
+        return numbers
+
+    rows, threads = [], numba.get_num_threads()
     for count in dict.fromkeys((threads, 1)):
         numba.set_num_threads(count)
-        start = time.perf_counter()
-        index = InvertedIndex.build(documents, ids, similarity)
-        build_s = time.perf_counter() - start
-        exact = index.search(asked, cfg.k)
-        seconds = []
-        for _ in range(cfg.repeats):
-            start = time.perf_counter()
-            index.search(asked, cfg.k)
-            seconds.append(time.perf_counter() - start)
-        if scorer is None:
-            last = [float(scores[-1]) if len(scores) else 0.0 for scores in exact.scores]
-            scorer = Scorer(data, documents, last, sum(map(len, exact.ids)), cfg.k)
-        found = dict(zip(data.queries.ids, exact.ids, strict=True))
         name = f"lexforge InvertedIndex, {count} thread" + "s" * (count > 1)
-        rows.append(scorer.row(name, f"numba {version('numba')}", found, seconds, build_s, index.nbytes))
+        rows.append(row(name, f"numba {version('numba')}", Own(data)))
     numba.set_num_threads(threads)
-    assert scorer is not None
-
     for engine in engines:
         work = data.folder / f"{engine.name}-work"
         work.mkdir()
         searcher = engine(data.folder / engine.target, work)
         try:
-            start = time.perf_counter()
-            searcher.build()
-            build_s = time.perf_counter() - start
-            found, _ = searcher.search(cfg.k)
-            seconds = [searcher.search(cfg.k)[1] for _ in range(cfg.repeats)]
-            rows.append(
-                scorer.row(engine.name, engine.versions(), found, seconds, build_s, searcher.nbytes())
-            )
+            rows.append(row(engine.name, engine.versions(), searcher))
         finally:
             searcher.close()
     return rows
