@@ -30,21 +30,6 @@ def test_a_wrapped_model_is_asked_for_its_similarity() -> None:
         agreed_similarity(wrapped, "dot", loss="L")
 
 
-def test_a_loss_may_name_the_similarity_that_the_model_has() -> None:
-    """Saying it twice is no contradiction, and a model that states nothing contradicts nobody."""
-    for name in ("cosine", "dot"):
-        assert agreed_similarity(model(name), name, loss="L") == name
-        assert agreed_similarity(model(None), name, loss="L") == name
-
-
-def test_another_similarity_is_refused_with_both_names_and_the_way_out() -> None:
-    """A model trained by cosine and searched by dot product ranks by what nobody trained."""
-    with pytest.raises(
-        ValueError, match=r"L trains by 'cosine'.*searched by 'dot'.*similarity_fn_name = 'cosine'"
-    ):
-        agreed_similarity(model("dot"), "cosine", loss="L")
-
-
 @pytest.mark.parametrize("wrong", ["Cosine", "euclidean", 1])
 def test_an_unknown_similarity_is_refused(wrong: object) -> None:
     """Of the argument and of the model alike."""

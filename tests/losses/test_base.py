@@ -43,6 +43,7 @@ class SumEncoder(nn.Module):
 class Recorder(EmbeddingLoss):
     def compute_loss(self, embeddings, features, labels):
         self.received = embeddings, features, labels
+        assert not torch.is_autocast_enabled("cpu")
         return embeddings[0].sum()
 
 

@@ -154,13 +154,6 @@ def test_module_errors(tiny_dense) -> None:
             loss.compute_loss_from_embeddings(embeddings, labels)
 
 
-def test_the_similarity_is_the_models(tiny_dense) -> None:
-    """What training optimises and what search uses are one choice."""
-    tiny_dense.similarity_fn_name = "dot"
-    assert CoSENTLoss(tiny_dense).get_config_dict()["similarity"] == "dot"
-    assert "CoSENT" in CoSENTLoss(tiny_dense).citation
-
-
 def pairs(topics) -> list[dict]:
     """Half of the pairs of one topic, half of two."""
     texts = topics.pairs(48)

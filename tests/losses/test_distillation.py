@@ -56,28 +56,6 @@ def test_gradcheck(seed: int) -> None:
     assert torch.autograd.gradcheck(lambda s: distillation(s, teacher), student.requires_grad_())
 
 
-def test_kl_by_hand() -> None:
-    """Teacher (1/4, 3/4), student (1/2, 1/2): log 2 - (1/4 log 4 + 3/4 log(4/3)) = .130812, x 4 at T = 2."""
-    teacher = torch.tensor([[0.0, 2 * math.log(3.0)]])
-    loss = distillation(torch.zeros(1, 2), teacher, temperature=2.0, kl_weight=1.0, mse_weight=0.0)
-    assert loss.item() == pytest.approx(4 * 0.130812, abs=1e-5)
-
-
-def test_z_scores_by_hand() -> None:
-    """(0, 2) and (5, 1) have z-scores of +-1/sqrt(2) with opposite signs: mean of (sqrt 2)^2 = 2."""
-    loss = distillation(torch.tensor([[0.0, 2.0]]), torch.tensor([[5.0, 1.0]]), kl_weight=0.0, mse_weight=1.0)
-    assert loss.item() == pytest.approx(2.0, abs=1e-6)
-
-
-def test_perfect_agreement_costs_nothing() -> None:
-    """Equal scores are the minimum; an affine change of them leaves the z-score part at zero."""
-    _, teacher = case(0)
-    assert distillation(teacher, teacher).item() == pytest.approx(0, abs=1e-14)
-    assert distillation(7 * teacher + 3, teacher, kl_weight=0, mse_weight=1).item() == pytest.approx(
-        0, abs=1e-14
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e-30, -7.3, 12345.678])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (700, 900)])
@@ -200,18 +178,6 @@ def test_errors() -> None:
             distillation(torch.rand(2, 3), torch.rand(2, 3), temperature)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.05, 1.0, 20.0, 1e3])
-def test_at_the_students_own_scale_a_perfect_ranking_costs_nothing(scale: float) -> None:
-    """By the plain form 20 times the teacher's scores cost 1.93 and .05 times .003: it paid for collapse."""
-    _, teacher = case(0)
-    student = (scale * teacher + 7).requires_grad_()
-    loss = distillation(student, teacher, match_scale=True)
-    loss.backward()
-    assert loss.item() == pytest.approx(0, abs=1e-10)
-    # the gradient of the sum of squares is 0 at its minimum; rounding of scores of 1e3 remains
-    assert student.grad.abs().max() * scale < 1e-6
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_scaling_the_student_changes_nothing_and_is_not_rewarded(seed: int) -> None:
     """The value is the same at every scale, and no part of the gradient points along it."""
@@ -310,28 +276,6 @@ def test_margin_mse_equals_a_loop(seed: int, scale: float) -> None:
                 errors.append(((ours - (teacher[row, own] - teacher[row, other])) ** 2).item())
     found = margin_mse(student, teacher, scale, positive=positive, left_out=left_out).item()
     assert found == pytest.approx(fmean(errors) if errors else 0.0, rel=1e-10)
-
-
-def test_margin_mse_by_hand() -> None:
-    """Margins 2 and 3 against the teacher's 1 and 1: (1 + 4) / 2."""
-    loss = margin_mse(torch.tensor([[5.0, 3.0, 2.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
-    assert loss.item() == pytest.approx(2.5)
-
-
-def test_a_learned_scale_meets_the_teacher_without_moving_the_student() -> None:
-    """The scale stands at the student: it can fit any size of the scores, and 0 is no minimum of it."""
-    _, teacher = case(4)
-    student, log_scale = 50 * teacher, torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([log_scale], lr=0.5, max_iter=200)
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = margin_mse(student, teacher, log_scale.exp())
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    assert log_scale.exp().item() == pytest.approx(1 / 50, rel=1e-2)
 
 
 def test_margin_mse_without_a_negative_is_zero_and_connected() -> None:

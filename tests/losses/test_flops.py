@@ -44,17 +44,6 @@ def test_idf_flops_equals_a_loop(seed: int, l2_ratio: float) -> None:
     assert idf_flops(activations, weights, l2_ratio).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_by_hand() -> None:
-    """Means (1, 2): FLOPS 5; with weights (10, 1) and beta .3: 10 * 1.3 + 1 * (2 + 1.2) = 16.2."""
-    activations = torch.tensor([[2.0, 1.0], [0.0, 3.0]], requires_grad=True)
-    assert flops(activations).item() == 5.0
-    loss = idf_flops(activations, torch.tensor([10.0, 1.0]))
-    loss.backward()
-    assert loss.item() == pytest.approx(16.2)
-    # w (1 + 2 beta a) / B: 10 * 1.6 / 2 and 1 * 2.2 / 2
-    torch.testing.assert_close(activations.grad, torch.tensor([[8.0, 1.1], [8.0, 1.1]]))
-
-
 def test_gradcheck() -> None:
     """Both gradients are right in float64, of the weights too."""
     activations, weights = (values.requires_grad_() for values in case(2))
@@ -103,15 +92,6 @@ def test_penalty_weights_equal_the_seed(seed: int, settings: tuple[float, float,
     weights = idf_penalty_weights(idf, alpha, special, special_penalty, stopwords, stopword_penalty)
     expected = seed_weights(idf.tolist(), alpha, special, special_penalty, stopwords, stopword_penalty)
     assert weights.tolist() == pytest.approx(expected, rel=1e-12)
-
-
-def test_penalty_weights_by_hand() -> None:
-    """idf 1..3 with a special token at 9: exp(0), exp(-2) x 15, exp(-4), 100; the input is not changed."""
-    idf = torch.tensor([1.0, 2.0, 3.0, 9.0])
-    weights = idf_penalty_weights(idf, special_token_ids=[3], stopword_ids=[1])
-    assert weights.tolist() == pytest.approx([1.0, 15 * math.exp(-2), math.exp(-4), 100.0], rel=1e-6)
-    assert idf.tolist() == [1.0, 2.0, 3.0, 9.0]
-    assert idf_penalty_weights(idf, alpha=0.0).tolist() == [1.0] * 4
 
 
 def test_a_stop_word_that_is_special_keeps_the_fixed_penalty() -> None:

@@ -54,28 +54,14 @@ def test_hard_equals_the_seeds_formula(seed: int, temperature: float, tau_plus: 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("temperature", [0.5, 0.005])
-def test_easy_equals_the_seeds_formula_and_cross_entropy(seed: int, temperature: float) -> None:
+def test_easy_equals_cross_entropy(seed: int, temperature: float) -> None:
     """Without reweighting it is the softmax cross-entropy of each row over all other rows."""
     rows = views(seed)
     found = hcl(*rows, temperature, estimator="easy").item()
-    assert found == pytest.approx(naive(*rows, temperature, 0, 0, "easy"), rel=1e-10, abs=1e-12)
     everything = torch.cat(rows)
     scores = (everything @ everything.T / temperature).fill_diagonal_(-torch.inf)
     partner = torch.arange(len(everything)).roll(len(rows[0]))
     assert found == pytest.approx(F.cross_entropy(scores, partner).item(), rel=1e-10, abs=1e-12)
-
-
-def test_by_hand() -> None:
-    """Two texts at right angles, both views equal: p = e^2, each of N = 2 negatives is 1."""
-    eye = torch.eye(2, dtype=torch.float64)
-    p, n = math.exp(2), 2
-    assert hcl(eye, eye, estimator="easy").item() == pytest.approx(-math.log(p / (p + n)))
-    # the debiased sum 2 - .1 * 2 * e^2 = .52, over .9; the bound 2 e^-2 = .27 does not hold
-    ng = (n - 0.1 * n * p) / 0.9
-    assert ng > n / p
-    assert hcl(eye, eye).item() == pytest.approx(-math.log(p / (p + ng)))
-    # with tau_plus .2 the sum is negative, and the bound holds
-    assert hcl(eye, eye, tau_plus=0.2).item() == pytest.approx(-math.log(p / (p + n / p)))
 
 
 @pytest.mark.parametrize("estimator", ["hard", "easy"])
@@ -87,21 +73,6 @@ def test_gradcheck(estimator: str, noise: float) -> None:
         assert torch.autograd.gradcheck(
             lambda a, b, t=temperature, tau=tau_plus, w=beta: hcl(a, b, t, tau, w, estimator), rows
         )
-
-
-def test_the_gradient_is_the_seeds_through_its_clamp() -> None:
-    """The same values by other gradients would train another model: torch.clamp passes nothing below."""
-    for noise in (0.05, 1.0):
-        rows = [row.requires_grad_() for row in views(3, rows=5, noise=noise)]
-        found = torch.autograd.grad(hcl(*rows, 0.2, 0.1, 1.0), rows)
-        everything = torch.cat(rows)
-        exponentials = torch.exp(everything @ everything.T / 0.2)
-        negative = exponentials[~torch.eye(5, dtype=torch.bool).repeat(2, 2)].view(10, 8)
-        positive = torch.exp((rows[0] * rows[1]).sum(dim=1) / 0.2).repeat(2)
-        reweighted = (negative * negative).sum(dim=1) / negative.mean(dim=1)
-        ng = ((-0.1 * 8 * positive + reweighted) / 0.9).clamp(min=8 * math.exp(-5))
-        expected = torch.autograd.grad(-torch.log(positive / (positive + ng)).mean(), rows)
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("estimator", ["hard", "easy"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lexforge.losses import InfoNCELoss
-from lexforge.losses.infonce import info_nce, ranking_cross_entropy
+from lexforge.losses.infonce import info_nce
 
 
 def naive(anchor, positive, negatives, temperature: float, similarity: str) -> float:
@@ -56,25 +56,6 @@ def test_gradcheck(similarity: str) -> None:
     assert torch.autograd.gradcheck(lambda a, p, n: info_nce(a, p, n, 0.5, similarity), rows)
 
 
-def test_by_hand() -> None:
-    """Scores [[1, 0], [0, 1]] at T 1 cost log(1 + 1/e) = .313262 each."""
-    unit = torch.eye(2)
-    assert info_nce(unit, unit, temperature=1.0).item() == pytest.approx(0.313262, abs=1e-6)
-    # a hard negative equal to the positive of each row: log((2e + 2) / e)
-    assert info_nce(unit, unit, unit.unsqueeze(1), temperature=1.0).item() == pytest.approx(
-        math.log(2 + 2 / math.e), abs=1e-6
-    )
-
-
-def test_one_row_without_negatives_has_nothing_to_tell_apart() -> None:
-    """A last batch of one row costs 0 with a zero gradient, not NaN."""
-    anchor = torch.rand(1, 4, requires_grad=True)
-    loss = info_nce(anchor, torch.rand(1, 4))
-    loss.backward()
-    assert loss.item() == pytest.approx(0, abs=1e-6)
-    torch.testing.assert_close(anchor.grad, torch.zeros(1, 4))
-
-
 def test_all_scores_equal_costs_log_of_the_number_of_candidates() -> None:
     """Zero vectors, as of an untrained sparse model, stay finite in value and gradient."""
     anchor, positive = torch.zeros(3, 4, requires_grad=True), torch.zeros(3, 4, requires_grad=True)
@@ -115,15 +96,6 @@ def test_errors() -> None:
             info_nce(rows, rows, temperature=temperature)
     with pytest.raises(ValueError, match="'manhattan'"):
         info_nce(rows, rows, similarity="manhattan")
-
-
-def test_ranking_cross_entropy_takes_any_target() -> None:
-    """On rank 1 the positives start at column B; only the target says so."""
-    scores = torch.tensor([[0.0, math.log(3.0)], [math.log(3.0), 0.0]])
-    # the targets hold 3/4 and 1/4 of the mass
-    assert ranking_cross_entropy(scores, torch.tensor([1, 1]), 1.0).item() == pytest.approx(
-        (math.log(4 / 3) + math.log(4)) / 2, abs=1e-6
-    )
 
 
 def columns(seed: int, names: int) -> list[torch.Tensor]:
@@ -177,22 +149,6 @@ def test_module_errors_and_settings(tiny_dense, tiny_splade) -> None:
 
 # The random sparse model's dot products are near 100: a temperature of 10 makes them scores.
 SPARSE_TEMPERATURE = 10.0
-
-
-def test_it_plugs_into_splade_loss(tiny_splade, topics) -> None:
-    """`compute_loss_from_embeddings` is what `SpladeLoss` calls."""
-    from sentence_transformers.sparse_encoder.losses import SpladeLoss
-
-    before = topics.separation(tiny_splade)
-    loss = SpladeLoss(
-        tiny_splade,
-        InfoNCELoss(tiny_splade, SPARSE_TEMPERATURE),
-        document_regularizer_weight=1e-4,
-        query_regularizer_weight=1e-4,
-    )
-    rows = [{"anchor": a, "positive": b} for a, b in topics.pairs(96)]
-    topics.train(tiny_splade, loss, rows, "sparse trainer")
-    assert topics.separation(tiny_splade) > before + 0.2
 
 
 @pytest.mark.parametrize("way", ["fit", "trainer", "sparse trainer"])

@@ -53,23 +53,6 @@ def test_equals_a_loop(method: str, seed: int, density: float) -> None:
     assert 0 <= similarity.min() <= similarity.max() <= 1
 
 
-def test_by_hand() -> None:
-    """Four texts: A in the first two, B in the first and third, C never, D always."""
-    labels = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 1]])
-    npmi = compute_label_pair_similarity(labels, "npmi")
-    # A and B are independent: p 1/2 each, 1/4 together. A and D too: p_AD = p_A = 1/2, p_D = 1.
-    expected = [[1, 0.5, 0, 0.5], [0.5, 1, 0, 0.5], [0, 0, 1, 0], [0.5, 0.5, 0, 1]]
-    np.testing.assert_allclose(npmi, expected, atol=1e-7)
-    jaccard = compute_label_pair_similarity(labels, "jaccard")
-    np.testing.assert_allclose(
-        jaccard, [[1, 1 / 3, 0, 0.5], [1 / 3, 1, 0, 0.5], [0, 0, 1, 0], [0.5, 0.5, 0, 1]]
-    )
-    together = np.array([[1, 1], [0, 0]])  # always together, in half of the texts: NPMI is log 2 / log 2
-    np.testing.assert_array_equal(compute_label_pair_similarity(together, "npmi"), np.ones((2, 2)))
-    everywhere = np.ones((3, 2))  # p_ij = 1: 0 / 0 in the formula
-    np.testing.assert_array_equal(compute_label_pair_similarity(everywhere, "npmi"), np.ones((2, 2)))
-
-
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
 def test_takes_tensors_and_arrays_of_any_dtype(dtype: torch.dtype) -> None:
     """The collator makes integers, a queue holds bytes, users pass what they have."""

@@ -33,15 +33,6 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda values: minimum_activation(values, 3, 0.7), activations)
 
 
-def test_by_hand() -> None:
-    """Top-2 means .25 and 1.5 against .5: the rows cost .25 and 0; a mean before the hinge would give 0."""
-    activations = torch.tensor([[0.1, 0.4, 0.0], [2.0, 0.0, 1.0]], requires_grad=True)
-    loss = minimum_activation(activations, 2, 0.5)
-    loss.backward()
-    assert loss.item() == pytest.approx(0.125)
-    torch.testing.assert_close(activations.grad, torch.tensor([[-0.25, -0.25, 0.0], [0.0, 0.0, 0.0]]))
-
-
 def test_a_dead_row_costs_the_floor_and_gets_a_gradient() -> None:
     """The term exists to bring such a row back: k terms are pushed up, whichever they are."""
     activations = torch.zeros(1, 8, requires_grad=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,25 +25,6 @@ def test_equals_cross_entropy_with_the_positive_in_column_0(seed: int, temperatu
     logits = torch.cat([l_pos, l_neg], dim=1) / temperature
     expected = nn.CrossEntropyLoss()(logits, torch.zeros(rows, dtype=torch.long))
     assert moco(q, k, queue, temperature).item() == pytest.approx(expected.item(), rel=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_equals_a_loop(seed: int) -> None:
-    """Row by row and number by number."""
-    torch.manual_seed(seed)
-    q, k, queue = torch.randn(3, 2).tolist(), torch.randn(3, 2).tolist(), torch.randn(5, 2).tolist()
-    total = 0.0
-    for query, key in zip(q, k, strict=True):
-        scores = [sum(x * y for x, y in zip(query, other, strict=True)) / 0.5 for other in [key, *queue]]
-        total += math.log(math.fsum(math.exp(score) for score in scores)) - scores[0]
-    found = moco(*(torch.tensor(rows, dtype=torch.float64) for rows in (q, k, queue)), 0.5)
-    assert found.item() == pytest.approx(total / 3, rel=1e-10)
-
-
-def test_by_hand() -> None:
-    """A positive of cosine 1 and two negatives of cosine 0 at T 1 cost log(1 + 2/e)."""
-    eye = torch.eye(3)
-    assert moco(eye[:1], eye[:1], eye[1:], 1.0).item() == pytest.approx(math.log(1 + 2 / math.e), abs=1e-6)
 
 
 def test_gradcheck_and_no_gradient_into_keys_and_queue() -> None:

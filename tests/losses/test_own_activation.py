@@ -46,25 +46,6 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda values: own_activation(values, ids, mask, weights), activations)
 
 
-def test_by_hand() -> None:
-    """Weights 3 and 1 with activations .5 and 2 against the floor 1: 3 * .5 / 4, pushed up by 3/4."""
-    activations = torch.tensor([[0.5, 2.0, 0.0, 0.0]], requires_grad=True)
-    ids = torch.tensor([[0, 1, 0, 3]])
-    loss = own_activation(activations, ids, torch.ones_like(ids), torch.tensor([3.0, 1.0, 9.0, 0.0]))
-    loss.backward()
-    assert loss.item() == pytest.approx(0.375)
-    torch.testing.assert_close(activations.grad, torch.tensor([[-0.75, 0.0, 0.0, 0.0]]))
-
-
-@pytest.mark.parametrize("token", [-1, 5, 6])
-def test_tokens_lie_in_the_vocabulary(token: int) -> None:
-    """The id V must not pass as padding. Where it is masked, any id may stand."""
-    ids, activations = torch.tensor([[1, token]]), torch.rand(1, 5)
-    with pytest.raises(ValueError, match=rf"\[0, 5\).*{token}"):
-        own_activation(activations, ids, torch.ones_like(ids), torch.ones(5))
-    assert own_activation(activations, ids, torch.tensor([[1, 0]]), torch.ones(5)) == 1 - activations[0, 1]
-
-
 def test_shapes_must_agree() -> None:
     """One weight per term, one row of tokens per text."""
     ids = torch.ones(2, 3, dtype=torch.int64)

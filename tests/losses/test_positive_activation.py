@@ -46,15 +46,6 @@ def test_gradcheck(seed: int) -> None:
     )
 
 
-def test_by_hand() -> None:
-    """Tokens {1, 3} of [.., 2, .., 4] give mean 3; the special token 0 and the repeat do not count."""
-    anchor = torch.tensor([[9.0, 2.0, 7.0, 4.0], [1.0, 1.0, 1.0, 5.0]])
-    ids = torch.tensor([[0, 1, 3, 3], [0, 3, 2, 2]])
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    # rows: (2 + 4) / 2 = 3 and 5
-    assert positive_activation(anchor, ids, mask, (0,)).item() == -4.0
-
-
 def test_a_positive_without_tokens_adds_zero() -> None:
     """An empty or special-only text has no mean; it must not divide by zero nor leave the batch's mean."""
     anchor = torch.tensor([[2.0, 3.0], [4.0, 5.0], [6.0, 8.0]], requires_grad=True)
