@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy import sparse
+from server_rows import names, sparse_rows
 from warm_processes import WarmProcesses
 
 pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
@@ -16,21 +15,6 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 
 from lexforge.retrieval.servers import qdrant, server
 from lexforge.retrieval.servers.qdrant import QdrantIndex
-
-WIDTH = 12
-
-
-def sparse_rows(count: int, seed: int = 0) -> sparse.csr_array:
-    """Small whole weights: many equal scores, and every sum exact in float32."""
-    rng = np.random.default_rng(seed)
-    shape = (max(3, count), WIDTH)
-    matrix = rng.integers(0, 4, shape) * (rng.random(shape) < 0.4)
-    matrix[2] = 0  # nothing to find it by, or nothing to ask for
-    return sparse.csr_array(matrix[:count].astype(np.float32))
-
-
-def names(count: int, start: int = 0) -> list[str]:
-    return [f"d{number}" for number in range(start, start + count)]
 
 
 @pytest.fixture
@@ -41,23 +25,6 @@ def folder(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch) -> None:
     monkeypatch.setattr(qdrant, "FIRST_DELAY_S", 0.0)
-
-
-def test_hits_are_those_of_a_naive_loop(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores, ties by position also where they are cut by k, and all documents for a large k."""
-    documents, queries = sparse_rows(60), sparse_rows(6, seed=1)
-    monkeypatch.setattr(server, "BATCH_ROWS", 25)
-    with QdrantIndex.build(documents, names(60), uri=folder) as index:
-        for k in (1, 5, 60, 1000):
-            hits = index.search(queries, k)
-            for row, query in enumerate(queries.toarray()):
-                scores = [
-                    (float(sum(a * b for a, b in zip(d, query, strict=True))), -i)
-                    for i, d in enumerate(documents.toarray())
-                ]
-                best = [(-place, score) for score, place in sorted(scores, reverse=True)[:k] if score > 0]
-                assert hits.ids[row] == [f"d{place}" for place, _ in best]
-                np.testing.assert_array_equal(hits.scores[row], [score for _, score in best])
 
 
 def test_an_interrupted_build_is_dropped_and_made_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
