@@ -135,24 +135,6 @@ def test_a_run_killed_while_it_built_the_encoder_goes_on(run: Run, folder: Path,
     assert "began with: judgements: 132 (digest" in result.stderr
 
 
-def test_an_id_that_the_run_file_cannot_carry_is_refused_before_training(
-    run: Run, folder: Path, tmp_path: Path
-) -> None:
-    """The run file is written last: its error would come after the whole training."""
-    for name, key in (("corpus.jsonl", "d100"), ("queries.jsonl", "q100"), ("qrels/test.tsv", "d100")):
-        path = folder / name
-        path.write_text(
-            path.read_text().replace(f'"{key}"', f'"{key} b"').replace(f"\t{key}\t", f"\t{key} b\t")
-        )
-    (folder / "qrels/test.tsv").write_text(
-        (folder / "qrels/test.tsv").read_text().replace("q100\t", "q100 b\t")
-    )
-    result = run("--data", folder, "--output-dir", tmp_path / "out")
-    assert result.returncode != 0
-    assert "query id 'q100 b': a TREC file separates its columns by white space" in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_negatives_that_the_loss_would_not_read_are_refused(run: Run, folder: Path, tmp_path: Path) -> None:
     """An option that nothing reads would let a user believe in hard negatives that never were."""
     result = run("--data", folder, "--loss", "hcl", "--negatives", "bm25", "--output-dir", tmp_path / "out")
@@ -167,28 +149,6 @@ def test_numbers_of_another_loss_are_refused(run: Run, folder: Path, tmp_path: P
     assert result.returncode == 1
     assert "error: --queue-size 64 and --beta 2.0 would be ignored: the loss is infonce" in result.stderr
     assert "--queue-size 64 would be ignored: the loss is hcl" in run(*options, "--loss", "hcl").stderr
-
-
-def test_a_query_without_a_candidate_is_trained_on(run: Run, folder: Path, tmp_path: Path) -> None:
-    """BM25 finds nothing for a query of other words, as any real set has."""
-    queries = (folder / "queries.jsonl").read_text().splitlines()
-    queries[7] = json.dumps({"_id": "q7", "text": "zebra"})
-    (folder / "queries.jsonl").write_text("\n".join(queries))
-    result = run(
-        *("--data", folder, "--negatives", "bm25", "--steps", 1, "--batch-size", 8),
-        *("--max-seq-length", 16, "--output-dir", tmp_path / "out"),
-    )
-    assert result.returncode == 0, result.stderr
-    line = "data, split 'train': 100 rows of 1 negative; 1 filled up at random, 0 dropped"
-    assert result.stderr.count(line) == 1
-
-
-def test_negatives_that_no_query_has_are_refused(run: Run, folder: Path, tmp_path: Path) -> None:
-    """Nothing in this set was judged not relevant; random documents alone are not what was asked."""
-    result = run("--data", folder, "--negatives", "judged", "--output-dir", tmp_path / "out")
-    assert result.returncode != 0
-    assert "none of the 100 queries has a negative to draw" in result.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_tells_what_a_run_would_take(run: Run, folder: Path, tmp_path: Path) -> None:

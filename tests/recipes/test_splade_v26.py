@@ -20,7 +20,7 @@ import torch
 from accelerate import PartialState
 from beir_folders import write_beir, write_lines
 from loaded_recipes import load_recipe
-from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 from warm_processes import WarmProcesses
 
@@ -807,26 +807,6 @@ def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_mined_row(
     state = json.loads((cfg.output_dir / "checkpoint-2" / "trainer_state.json").read_text())
     assert state["log_history"][0]["loss/distillation"] > 0
     assert "| teacher | cross |" in (cfg.output_dir / "model" / "README.md").read_text()
-
-
-def test_a_model_of_several_vectors_as_teacher_scores_the_documents_of_each_row(
-    beir: Path, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    """The oracle is late interaction by its definition, on the rows that were trained on."""
-    late = MultiVectorEncoder(str(tiny_checkpoint), device="cpu")
-    late.save_pretrained(str(tmp_path / "late"))
-    settings = {"model": str(tiny_checkpoint), "train": TWO_ROWS, **of_preset("lexforge")}
-    settings |= {"teacher_cache": beir.parent / "teacher"}
-    cfg = config(beir, negatives="judged", teacher=str(tmp_path / "late"), **settings)
-    rows = kept_scores(cfg, rows_of_run(cfg, trains=True))
-    assert len(rows) == 8
-    for row in rows:
-        query = torch.as_tensor(late.encode_query(row["anchor"])).float()  # [L, D]
-        for column, score in zip(("positive", "negative_1"), row["label"], strict=True):
-            document = torch.as_tensor(late.encode_document(row[column])).float()
-            assert score == pytest.approx(float((query @ document.T).amax(dim=1).sum()), rel=1e-3)
-    state = json.loads((cfg.output_dir / "checkpoint-2" / "trainer_state.json").read_text())
-    assert state["log_history"][0]["loss/distillation"] > 0
 
 
 def test_a_teacher_that_scores_pairs_needs_negatives(

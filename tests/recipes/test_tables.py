@@ -162,12 +162,3 @@ def test_a_wrong_column_ends_with_one_line(
     assert message in text
     assert str(next(iter(ROWS[name][0]))) in text  # a column that there is
     assert not (tmp_path / "run").exists()
-
-
-def test_a_cell_that_is_no_list_of_labels_is_named(tmp_path: Path) -> None:
-    """Where cells are JSON lists, another one is a mistake; where none is, a bare name is one label."""
-    rows = [{"text": "a ship", "labels": label, "split": "train"} for label in ('["sea"]', "sea")]
-    with pytest.raises(ValueError, match=r"rows\.csv:3: 'labels' must hold a JSON list of names"):
-        load_label_sets(str(write(rows, "csv", tmp_path)), ["train"])
-    loaded = load_label_sets(str(write(rows[1:], "csv", tmp_path)), ["train"])
-    assert loaded.label_names == ("sea",)  # and no list of letters
