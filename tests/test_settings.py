@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from sentence_transformers import SentenceTransformerTrainingArguments
-from sentence_transformers.base.training_args import BatchSamplers
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.settings import (
@@ -153,18 +152,6 @@ def test_a_wide_encoder_takes_a_lower_rate(width: int | None, rate: float) -> No
     """What trains 4 million parameters well lets 110 million diverge."""
     assert PRESETS["lexforge"].learning_rate_of(width) == pytest.approx(rate)
     assert PRESETS["v26"].learning_rate_of(width) == 3e-5
-
-
-def test_the_defaults_of_training_are_those_of_the_notes(tmp_path: Path) -> None:
-    """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0, bf16."""
-    assert TrainingSettings().precision == "bf16"
-    arguments = TrainingSettings(precision="fp32").arguments(tmp_path)
-    assert arguments.num_train_epochs == 25
-    assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (24, 4)
-    assert (arguments.learning_rate, arguments.weight_decay, arguments.max_grad_norm) == (3e-5, 0.01, 1.0)
-    assert (arguments.get_warmup_steps(1000), str(arguments.lr_scheduler_type.value)) == (100, "cosine")
-    assert "adamw" in str(arguments.optim).lower()
-    assert arguments.batch_sampler == BatchSamplers.NO_DUPLICATES
 
 
 @pytest.mark.parametrize(

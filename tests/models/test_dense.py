@@ -58,20 +58,3 @@ def test_a_saved_model_keeps_its_similarity_unless_told(backbone: Path, tmp_path
     build_dense(backbone, similarity="dot").save_pretrained(str(tmp_path / "saved"))
     assert build_dense(tmp_path / "saved").similarity_fn_name == "dot"
     assert build_dense(tmp_path / "saved", similarity="cosine").similarity_fn_name == "cosine"
-
-
-def test_a_saved_similarity_that_no_index_has_is_asked_for(backbone: Path, tmp_path: Path) -> None:
-    """It is not guessed."""
-    model = build_dense(backbone)
-    model.similarity_fn_name = "euclidean"
-    model.save_pretrained(str(tmp_path / "saved"))
-    with pytest.raises(ValueError, match=r'"cosine" or "dot"; received .euclidean'):
-        build_dense(tmp_path / "saved")
-    assert build_dense(tmp_path / "saved", similarity="dot").similarity_fn_name == "dot"
-
-
-def test_a_length_beyond_the_positions_is_refused(tiny_checkpoint: Path) -> None:
-    """Training would fail in torch at the first long text."""
-    for length in (2, 65):
-        with pytest.raises(ValueError, match=f"allows a max_seq_length of 3 to 64; received {length}"):
-            build_dense(tiny_checkpoint, max_seq_length=length, device="cpu")

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, BertForMaskedLM
 
 from lexforge.models import fuse_splade_head, unfuse_splade_head
-from lexforge.runs import leave_processes
 
 TEXTS = ["sort the list of tokens", "", "한국 서울 검색 은 문서", "query", "tree graph node " * 60]
 
@@ -349,45 +348,6 @@ def test_what_cannot_be_fused_is_refused(
     with pytest.raises(ValueError, match="logits of _ScaledBert are not the output of its output embedding"):
         fuse_splade_head(plain)
     assert not any("forward" in vars(module) for module in plain.modules())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's own unpickling
-def test_a_pool_of_processes(plain: SparseEncoder) -> None:
-    """Workers receive a pickled model: same vectors from two of them."""
-    fuse_splade_head(plain)
-    expected = dense(plain)
-    received = plain.encode(TEXTS, device=["cpu", "cpu"], chunk_size=2).to_dense()
-    torch.testing.assert_close(received, expected, rtol=0, atol=1e-5)
-
-
-def _step_of_rank(rank: int, folder: str, save: str) -> None:
-    _save_gradients(rank, folder, save)
-    leave_processes()
-
-
-def _save_gradients(rank: int, folder: str, save: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{save}/store", rank=rank, world_size=2)
-    model = fuse_splade_head(SparseEncoder(folder, device="cpu"))
-    parallel = nn.parallel.DistributedDataParallel(model)
-    parallel.train()
-    out = parallel(model.preprocess(TEXTS[2 * rank : 2 * rank + 2]))["sentence_embedding"]
-    out.pow(2).sum().backward()
-    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    torch.save(grads, f"{save}/grads{rank}.pt")
-
-
-@pytest.mark.slow
-def test_distributed_data_parallel(plain: SparseEncoder, tmp_path: Path) -> None:
-    """Two ranks average the gradients of their rows: half of one process's gradient over all rows."""
-    plain.save_pretrained(str(tmp_path / "model"), create_model_card=False)
-    torch.multiprocessing.spawn(_step_of_rank, args=(str(tmp_path / "model"), str(tmp_path)), nprocs=2)
-    first, second = (torch.load(tmp_path / f"grads{rank}.pt") for rank in range(2))
-    plain.train()
-    plain(plain.preprocess(TEXTS[:4]))["sentence_embedding"].pow(2).sum().backward()
-    expected = {name: p.grad / 2 for name, p in plain.named_parameters() if p.grad is not None}
-    assert_same_gradients(first, expected)
-    assert_same_gradients(second, expected)
 
 
 class Activations(nn.Module):

@@ -113,12 +113,6 @@ def test_an_asymmetric_encoder(encoder: SparseEncoder) -> None:
         build_inference_free(asymmetric, weights_of(encoder))
 
 
-def test_a_dense_model(tiny_dense) -> None:
-    """Only a SPLADE encoder has terms to look up."""
-    with pytest.raises(ValueError, match="followed by SpladePooling"):
-        build_inference_free(tiny_dense, [1.0])
-
-
 def test_a_padded_decoder(encoder: SparseEncoder) -> None:
     """sentence-transformers loads the lookup with the tokenizer's size: a longer one never loads."""
     encoder[0].model.resize_token_embeddings(len(encoder.tokenizer) + 3)

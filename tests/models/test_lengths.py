@@ -68,12 +68,6 @@ def test_the_file_of_older_versions_is_read(tiny_checkpoint: Path, tmp_path: Pat
     assert own_length(str(folder)) == 20
 
 
-def test_no_model_is_an_error(tmp_path: Path) -> None:
-    """A wrong name must not become the length of a model that names none."""
-    with pytest.raises(FileNotFoundError, match="there is no model at"):
-        own_length(str(tmp_path / "absent"))
-
-
 def test_the_width_of_a_model(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Families name it differently (DistilBERT: dim), and a saved encoder keeps it in a folder of its own."""
     width = build_splade(tiny_checkpoint, device="cpu")[0].model.config.hidden_size

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lexforge.models import MomentumEncoder, is_training
+from lexforge.models import MomentumEncoder
 
 TEXTS = ["sort a list", "서울 검색 문서"]
 
@@ -189,11 +189,3 @@ def test_errors(tiny_dense, tiny_splade) -> None:
         MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"model of 2 parameters; received one of 1. Add adapters"):
         MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(2, 3, bias=False))
-
-
-def test_training_is_train_mode_with_gradients(tiny_dense) -> None:
-    """The mode of a DistributedDataParallel wrapper stays "train" while its module is evaluated."""
-    assert is_training(tiny_dense.train())
-    assert not is_training(tiny_dense.eval())
-    with torch.no_grad():
-        assert not is_training(tiny_dense.train())

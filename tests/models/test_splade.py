@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,12 @@ from transformers import (
     ElectraConfig,
     ElectraForMaskedLM,
     ElectraForPreTraining,
-    GPT2Config,
-    GPT2LMHeadModel,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
 )
-from warm_processes import WarmProcesses
 
 from lexforge.models import build_splade
 from lexforge.models.structure import positions_of, splade_transformers, vocabulary_size
@@ -88,28 +84,6 @@ def test_an_encoder_computes_the_splade_formula(tiny_checkpoint: Path) -> None:
         np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
-def test_saved_and_loaded_without_lexforge(
-    warm: WarmProcesses, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    """Whoever receives the model has sentence-transformers only: and gets equal embeddings."""
-    model = build_splade(tiny_checkpoint, max_seq_length=16, similarity="cosine", device="cpu")
-    model.save_pretrained(str(tmp_path / "model"))
-    named = [module["type"] for module in json.loads((tmp_path / "model/modules.json").read_text())]
-    assert all(name.startswith("sentence_transformers.") for name in named)
-    code = (
-        "import sys, numpy; from sentence_transformers import SparseEncoder;"
-        "model = SparseEncoder(sys.argv[1], device='cpu');"
-        "rows = model.encode(sys.argv[3:], convert_to_sparse_tensor=False, show_progress_bar=False);"
-        "numpy.savez(sys.argv[2], rows=rows.numpy());"
-        "assert not any(name.startswith('lexforge') for name in sys.modules);"
-        "print(model.similarity_fn_name, model.max_seq_length)"
-    )
-    done = warm.completed("-c", code, tmp_path / "model", tmp_path / "rows.npz", *TEXTS, bare=True)
-    assert done.stdout.split() == ["cosine", "16"], done.stderr
-    # the fused head sums in another order than the logits
-    np.testing.assert_allclose(np.load(tmp_path / "rows.npz")["rows"], embeddings(model), atol=1e-5)
-
-
 def test_a_saved_encoder_keeps_its_settings_unless_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Training goes on from an encoder; its similarity and length must not fall back to defaults."""
     build_splade(tiny_checkpoint, max_seq_length=16, similarity="cosine", device="cpu").save_pretrained(
@@ -122,11 +96,6 @@ def test_a_saved_encoder_keeps_its_settings_unless_told(tiny_checkpoint: Path, t
     np.testing.assert_allclose(
         embeddings(kept), embeddings(build_splade(tiny_checkpoint, device="cpu")), atol=1e-6
     )
-
-
-def test_dot_product_is_the_default(tiny_checkpoint: Path) -> None:
-    """What is not said is the similarity that an inverted index computes."""
-    assert build_splade(tiny_checkpoint, device="cpu").similarity_fn_name == "dot"
 
 
 def test_other_masked_language_models(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -177,15 +146,6 @@ def test_a_checkpoint_whose_embeddings_cannot_replace_its_head(tiny_checkpoint: 
         build_splade(beside(discriminator, tiny_checkpoint, tmp_path / "electra"), device="cpu")
 
 
-def test_a_causal_language_model(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """It has no masked language modelling head at all."""
-    causal = GPT2LMHeadModel(
-        GPT2Config(vocab_size=109, n_embd=32, n_layer=1, n_head=2, bos_token_id=2, eos_token_id=3)
-    )
-    with pytest.raises(ValueError, match="GPT2Config"):
-        build_splade(beside(causal, tiny_checkpoint, tmp_path), device="cpu")
-
-
 def test_a_sparse_encoder_that_is_no_splade(tiny_dense, tmp_path: Path) -> None:
     """A sparse autoencoder over a dense model saves as a SparseEncoder too."""
     modules = [*tiny_dense.children(), SparseAutoEncoder(input_dim=32, hidden_dim=64, k=4)]
@@ -200,12 +160,6 @@ def test_lengths_that_cannot_be(tiny_checkpoint: Path, length: int) -> None:
     message = rf"BertForMaskedLM allows a max_seq_length of 3 to 64; received {length}"
     with pytest.raises(ValueError, match=message):
         build_splade(tiny_checkpoint, max_seq_length=length, device="cpu")
-
-
-def test_an_unknown_similarity(tiny_checkpoint: Path) -> None:
-    """Euclidean distance is known to sentence-transformers and to no inverted index."""
-    with pytest.raises(ValueError, match=r'"cosine" or "dot"; received .euclidean'):
-        build_splade(tiny_checkpoint, similarity="euclidean")  # type: ignore[arg-type]
 
 
 def test_a_saved_encoder_with_an_unknown_similarity(tiny_splade: SparseEncoder, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerBase
 
-from lexforge.models import build_splade, restrict_output_vocabulary, special_token_ids
+from lexforge.models import build_splade, restrict_output_vocabulary
 from lexforge.models.decoder_bias import BANNED_BIAS
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "query"]
@@ -68,13 +68,6 @@ def test_training_keeps_the_restriction(tiny_checkpoint: Path, tmp_path: Path) -
     assert not embeddings(model.eval())[:, :60].any()
 
 
-def test_nothing_banned_changes_nothing(tiny_checkpoint: Path) -> None:
-    """An empty selection is ordinary: a corpus may use every term."""
-    model = build_splade(tiny_checkpoint, device="cpu")
-    before = embeddings(model)
-    np.testing.assert_array_equal(embeddings(restrict_output_vocabulary(model, [])), before)
-
-
 @pytest.mark.parametrize("wrong", [[-1], [3, 1000]])
 def test_ids_outside_the_vocabulary(tiny_checkpoint: Path, wrong: list[int]) -> None:
     """A negative id would silently ban a term from the end."""
@@ -101,8 +94,3 @@ def test_a_decoder_without_bias(tiny_checkpoint: Path, tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no bias"):
         restrict_output_vocabulary(build_splade(tmp_path, device="cpu"), [1])
-
-
-def test_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    """The tiny vocabulary starts with its five special tokens."""
-    assert special_token_ids(tokenizer) == [0, 1, 2, 3, 4]

@@ -125,40 +125,6 @@ def test_the_learning_rate_follows_schedule_times_phase(trained: tuple[SpladeTra
         assert rate == pytest.approx(1e-3 * cosine * factor, abs=1e-12), step
 
 
-def test_the_saved_model_is_a_stock_model(trained: tuple[SpladeTrainer, str], tmp_path: Path) -> None:
-    """A checkpoint loads with plain sentence-transformers to the same embeddings, with the similarity it was
-    trained by.
-    """
-    trainer, _ = trained
-    trainer.save_model(str(tmp_path / "model"))
-    assert "lexforge" not in (tmp_path / "model" / "modules.json").read_text()
-    plain = SparseEncoder(str(tmp_path / "model"), device="cpu")
-    assert plain.similarity_fn_name == "cosine"
-    texts = ["sort a list", "한국 서울", ""]
-    difference = plain.encode(texts, convert_to_sparse_tensor=False) - trainer.model.encode(
-        texts, convert_to_sparse_tensor=False
-    )
-    assert difference.abs().max() < 1e-5  # float32 rounding of two orders of summation
-
-
-@pytest.mark.parametrize(
-    "row", [{"anchor": "a", "positive": 3}, {"anchor": "a"}, {"anchor": "a", "positive": None}]
-)
-def test_wrong_columns_are_refused_before_training(
-    tiny_splade: SparseEncoder, tmp_path: Path, row: dict[str, Any]
-) -> None:
-    """The error names the column, and nothing has been computed or written."""
-    loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
-    with pytest.raises(ValueError, match="positive"):
-        SpladeTrainer(
-            tiny_splade,
-            loss,
-            args=TrainingSettings(steps=1, precision="fp32").arguments(tmp_path / "run"),
-            train_dataset=Dataset.from_list([row]),
-        )
-    assert not (tmp_path / "run").exists()
-
-
 def test_evaluation_data_may_be_named(
     tiny_splade: SparseEncoder,
     tmp_path: Path,
