@@ -465,7 +465,3 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
     (tmp_path / "one" / "a.txt").write_text("The only text that there is.")
     with pytest.raises(DataError, match=r"one gives 2 queries, .* at least 20 are needed"):
         adapt.main(replace(cfg, documents=str(tmp_path / "one"), sample=2, output=tmp_path / "fourth"))
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(FileExistsError, match="already holds another run or other files"):
-        adapt.main(replace(cfg, output=tmp_path / "full"))

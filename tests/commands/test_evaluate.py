@@ -89,17 +89,6 @@ def test_long_documents_are_searched_as_passages(folder, tmp_path, tiny_checkpoi
     assert max(runs[True]["q1"].values()) > max(runs[False]["q1"].values())
 
 
-def test_a_bare_checkpoint_equals_the_saved_encoder(folder, tmp_path, tiny_checkpoint, tiny_splade):
-    """A checkpoint and the SPLADE encoder made of it are one model."""
-    tiny_splade.save_pretrained(str(tmp_path / "model"))
-    for name, model in (("bare", tiny_checkpoint), ("saved", tmp_path / "model")):
-        evaluate.main(evaluate.Config(str(model), str(folder), max_seq_length=32, run=tmp_path / name))
-    bare, saved = read_run(tmp_path / "bare"), read_run(tmp_path / "saved")
-    for query, hits in saved.items():
-        assert list(bare[query]) == list(hits)
-        assert bare[query] == pytest.approx(hits, rel=1e-5)  # the same weights, rounded alike
-
-
 def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint, capsys) -> None:
     """The run named by --compare comes first, so that a gain of this model is positive."""
     perfect = {query: {max(row, key=row.get): 1.0} for query, row in QRELS.items()}

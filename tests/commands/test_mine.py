@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from beir_folders import write_lines
-from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
+from sentence_transformers import CrossEncoder, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge import cli
@@ -122,20 +122,19 @@ def test_a_teacher_filters(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "cache").is_dir()
 
 
-@pytest.mark.parametrize("scorer", ["cross", "late", "sparse"])
-def test_a_teacher_that_scores_pairs_filters(
-    scorer: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
-) -> None:
+def test_a_teacher_that_scores_pairs_filters(folder: Path, tmp_path: Path, tiny_checkpoint) -> None:
     """The oracle is the model itself, which ranks: its best document below the positive is the negative."""
     documents = [json.loads(line)["text"] for line in (folder / "corpus.jsonl").read_text().splitlines()][:6]
-    model = pair_teacher(scorer, tiny_checkpoint, tiny_splade, tmp_path)
+    torch.manual_seed(1)
+    config = BertConfig.from_pretrained(tiny_checkpoint, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "bare")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "bare")
+    model = CrossEncoder(str(tmp_path / "bare"), device="cpu")
+    model.save_pretrained(str(tmp_path / "cross"))
     run, expected = {}, {}
     for query, text in QUERIES.items():
-        if scorer == "cross":
-            options = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
-            scores = model.predict([(text, document) for document in documents], **options)
-        else:
-            scores = model.similarity(model.encode_query([text]), model.encode_document(documents))[0]
+        options = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
+        scores = model.predict([(text, document) for document in documents], **options)
         run[query] = {f"d{i}": float(score) for i, score in enumerate(scores)}
         ranked = sorted(run[query], key=lambda document: -run[query][document])
         worse = ranked[ranked.index(POSITIVES[query]) + 1 :]
@@ -146,7 +145,7 @@ def test_a_teacher_that_scores_pairs_filters(
     output = tmp_path / "rows.jsonl"
     options = {
         "run": tmp_path / "run",
-        "teacher": str(tmp_path / scorer),
+        "teacher": str(tmp_path / "cross"),
         "teacher_cache": tmp_path / "cache",
     }
     mine.main(mine.Config(str(folder), output, rule=rule, **options))
@@ -154,20 +153,6 @@ def test_a_teacher_that_scores_pairs_filters(
     unfiltered = mined(folder, NegativeRule(choice="top"), run=tmp_path / "run")
     assert {row["anchor"]: row["negative_1"] for row in unfiltered} != expected
     assert len([file for file in (tmp_path / "cache").iterdir() if file.is_dir()]) == 1, "one block of scores"
-
-
-def pair_teacher(scorer: str, checkpoint: Path, splade: SparseEncoder, folder: Path) -> Any:
-    """Save a random model that scores pairs under its name, and return it."""
-    if scorer == "cross":
-        torch.manual_seed(1)
-        config = BertConfig.from_pretrained(checkpoint, num_labels=1)
-        BertForSequenceClassification(config).save_pretrained(folder / "bare")
-        AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder / "bare")
-        model = CrossEncoder(str(folder / "bare"), device="cpu")
-    else:
-        model = splade if scorer == "sparse" else MultiVectorEncoder(str(checkpoint), device="cpu")
-    model.save_pretrained(str(folder / scorer))
-    return model
 
 
 @pytest.mark.parametrize(

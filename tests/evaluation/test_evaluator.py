@@ -81,18 +81,6 @@ def test_dense_measures_equal_those_of_sentence_transformers(tiny_dense, similar
     assert set(result.sparsity) == {"index_bytes"}
 
 
-def test_grades_count_and_per_query_values_average(tiny_splade) -> None:
-    """A grade of 2 must be worth more than 1: ideal gain first gives 1, the other order less."""
-    sample = data()
-    order = RetrievalEvaluator(**sample).evaluate(tiny_splade).run["q0"]
-    first, second = list(order)[:2]
-    graded = RetrievalEvaluator(sample["queries"], sample["corpus"], {"q0": {first: 1, second: 2}})
-    result = graded.evaluate(tiny_splade)
-    assert result.metrics["nDCG@10"] == pytest.approx((1 + 2 / np.log2(3)) / (2 + 1 / np.log2(3)))
-    assert result.per_query["nDCG@10"] == {"q0": result.metrics["nDCG@10"]}
-    assert list(result.run) == ["q0"]
-
-
 def test_what_would_fail_after_the_evaluation_is_refused_at_once() -> None:
     """In a Trainer that is after a stretch of training."""
     with pytest.raises(ValueError, match=r"query 'q1', document 'd0': .*received 10000"):

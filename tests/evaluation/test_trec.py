@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError, RetrievalData
-from lexforge.data.lines import MAX_LINE_BYTES
 from lexforge.evaluation import (
-    RunScores,
     check_run_ids,
     read_run,
     read_run_of_split,
     write_run,
-    write_scores,
 )
 from lexforge.retrieval import Hits
 
@@ -108,38 +105,6 @@ def test_a_byte_order_mark_is_read_over(name: str, tmp_path: Path) -> None:
     content = "\ufeffq1 Q0 d1 1 2.0 t\n".encode()
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read_run(path) == {"q1": {"d1": 2.0}}
-
-
-def test_a_line_beyond_the_limit_and_broken_gzip_data_are_refused(tmp_path: Path) -> None:
-    """A small gzip file can hold a line of many megabytes; a download that broke off is no shorter run."""
-    path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress(b"q Q0 d 1 1.0 t\n" + b" " * (MAX_LINE_BYTES + 1)))
-    with pytest.raises(ValueError, match=r"x\.gz:2: the line is longer than 16,777,216 bytes"):
-        read_run(path)
-    lines = "".join(f"q Q0 d{number} 1 1.0 t\n" for number in range(1000)).encode()
-    for broken in (gzip.compress(lines)[:-10], lines):
-        path.write_bytes(broken)
-        with pytest.raises(ValueError, match=r"x\.gz: broken gzip data after line"):
-            read_run(path)
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda path: write_run(path, {"q": {f"d{number}": 1.0 for number in range(100)}}),
-        lambda path: write_scores(path, RunScores({}, {"AP": {f"q{number}": 0.5 for number in range(100)}})),
-    ],
-)
-def test_the_error_of_a_full_disk_names_the_file(write, tmp_path: Path) -> None:
-    """`No space left on device` alone does not say which of a run's outputs is missing."""
-    resource = pytest.importorskip("resource", reason="only POSIX systems limit a process")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
-    try:
-        with pytest.raises(OSError, match=r"run\.trec"):
-            write(tmp_path / "run.trec")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_run_of_another_split_is_refused_or_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
