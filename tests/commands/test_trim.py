@@ -20,7 +20,6 @@ from lexforge.commands.index import read_library
 from lexforge.corpus import encode
 from lexforge.models import decoder_biases, load_encoder
 from lexforge.settings import SourceOptions
-from lexforge.sparsity import CurvePoint
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 CORPUS = {
@@ -390,13 +389,3 @@ def test_the_words_of_the_command_line_are_read(model: Path, folder: Path, tmp_p
     cli.main(words)
     found = json.loads((tmp_path / "out" / "trim.json").read_text())
     assert [p["wanted"] for p in found["curve"] if p["setting"] == "level"] == [4, 9, 12]
-
-
-def test_a_drawing_names_the_folder_that_is_called_by_a_dot(tmp_path: Path, monkeypatch) -> None:
-    """Its title began with " on "."""
-    (tmp_path / "small").mkdir()
-    monkeypatch.chdir(tmp_path / "small")
-    measures = {"document_active_dims": 9.0, "flops": 1.0, "nDCG@10": 0.5}
-    cfg = trim.Config(".", document_terms=8, documents="texts", output=Path("out"), data=".")
-    points = [CurvePoint("as it is", None, None, measures)]
-    assert "small on small, dev: fewer terms" in trim._drawing(cfg, points)

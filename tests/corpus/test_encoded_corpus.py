@@ -102,14 +102,6 @@ def test_the_same_command_started_twice_spoils_nothing(tiny_splade, tmp_path: Pa
     assert contents(tmp_path / "twice") == contents(tmp_path / "whole")
 
 
-def test_a_half_written_file_of_a_moment_ago_stays(tiny_splade, tmp_path: Path) -> None:
-    """Another process may be writing it at this moment."""
-    other = tmp_path / f"block-000001.safetensors.{WRITER}.partial"
-    other.write_bytes(b"half")
-    write(tiny_splade, tmp_path, rank=0, ranks=2)
-    assert other.exists()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

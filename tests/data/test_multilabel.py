@@ -352,13 +352,6 @@ def test_white_space_makes_no_other_label(tmp_path: Path) -> None:
     assert data.split("train")[0].labels == ("x", "y")
 
 
-def test_a_text_among_lists_is_a_mistake(tmp_path: Path) -> None:
-    """A file has one form of labels."""
-    path = write(tmp_path / "set.jsonl", [*ROWS, {**ROWS[0], "id": "d", "labels": "x|y"}])
-    with pytest.raises(DataError, match=r"set\.jsonl:4: 'labels' must be a list of names; received 'x\|y'"):
-        load_label_sets(str(path), ["train"])
-
-
 def test_other_delimiters_and_encodings(tmp_path: Path) -> None:
     """The tables of labels are read as those of pairs."""
     path = tmp_path / "x.csv"

@@ -23,9 +23,6 @@ from lexforge.data import (
     load_training_data,
     validate_columns,
 )
-from lexforge.data.faults import Faults
-from lexforge.data.pair_data import PairData
-from lexforge.data.tables import Origin, Table
 from lexforge.negatives import judged_run
 
 datasets = pytest.importorskip("datasets")
@@ -428,18 +425,6 @@ def test_pairs_without_their_negatives(tmp_path: Path) -> None:
     """`--negatives none` trains on the pairs of a file of triples."""
     data = load_training_data(str(write(tmp_path, "jsonl", ROWS)), [])
     assert data.training_rows(negatives=False).column_names == ["anchor", "positive"]
-
-
-def test_a_source_without_rows_says_so(tmp_path: Path) -> None:
-    """A judgement file knows no texts of rows; an empty table has none."""
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="empty"):
-        load_training_data(str(tmp_path / "empty.jsonl"), [])
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        load_training_data(str(tmp_path / "nowhere.jsonl"), [])
-    rows = datasets.Dataset.from_list(ROWS[:2])
-    with pytest.raises(ValueError, match=r"toy has no split 'test'; its splits are \['train'\]"):
-        PairData.of_tables("toy", {"train": Table(rows, Origin("toy"))}, {}, Faults("toy")).split("test")
 
 
 def test_an_id_does_not_depend_on_the_splits_that_are_read(tmp_path: Path) -> None:

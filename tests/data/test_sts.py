@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from decimal import Decimal
 from pathlib import Path
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from lexforge.data import DataError, RetrievalData, load_sts
 from lexforge.data.sts import docstring_pairs
@@ -65,13 +62,6 @@ def test_a_first_line_without_a_column_is_a_bad_row(tmp_path: Path) -> None:
     notes: list[str] = []
     assert len(load_sts(str(path), None, StsOptions(bad_rows="skip"), notes)["train"]) == 1
     assert notes[1] == "  wrong values: 1, namely line 1 (None)"
-
-
-def test_scores_of_decimals_are_numbers(tmp_path: Path) -> None:
-    """Databases write them into parquet; each was called no finite number."""
-    cells = {"sentence1": ["a"], "sentence2": ["b"], "score": [Decimal("1.50")]}
-    parquet.write_table(pyarrow.table(cells), tmp_path / "x.parquet")
-    assert load_sts(str(tmp_path / "x.parquet"))["train"][0]["score"] == 1.5
 
 
 def test_a_split_of_bad_rows_alone_is_missing(tmp_path: Path) -> None:

@@ -535,19 +535,6 @@ def test_a_loss_that_grows_with_its_queue_says_so(run: Path) -> None:
     assert said in Reader(write_page(run)).text
 
 
-@pytest.mark.usefixtures("short")
-def test_findings_are_shown_with_their_advice(run: Path) -> None:
-    """A run shows its own diagnosis, and what needs attention stands first."""
-    log = run / "log.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    lines += [lines[-1] | {"step": 41 + step, "loss": 5.0 * (step % 2)} for step in range(20)]
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    text = Reader(write_page(run)).text
-    assert "100 % is the loss of guessing ! look at this" in text
-    assert "lower --learning-rate" in text
-    assert text.index("jumps of the loss") < text.index("? unknown not measured")
-
-
 def test_a_long_log_makes_no_heavy_page(run: Path) -> None:
     """400,000 steps leave 8,000 lines; the charts hold a few hundred points of them."""
     line = json.loads((run / "log.jsonl").read_text().splitlines()[1])
@@ -586,15 +573,6 @@ def test_two_runs_of_one_name_are_told_apart(run: Path, new_run: NewRun, tmp_pat
     assert "exp2/runs/splade, BM25" in text
     with pytest.raises(ValueError, match=r"first and .*first are the same folder"):
         write_page(run, tmp_path / "x" / ".." / "first")
-
-
-def test_a_page_goes_through_a_link(run: Path, tmp_path: Path) -> None:
-    """`--output /dev/stdout` must not put a file in its place."""
-    (tmp_path / "link.html").symlink_to(tmp_path / "place.html")
-    (tmp_path / "place.html").write_text("old")
-    write_page(run, output=tmp_path / "link.html")
-    assert (tmp_path / "link.html").is_symlink()
-    assert "<html" in (tmp_path / "place.html").read_text()
 
 
 def test_runs_without_values_of_queries_stand_side_by_side(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from warm_processes import WarmProcesses
 
 from lexforge.common import progress
 from lexforge.common.similarity import Similarity
@@ -138,35 +137,6 @@ def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path, monkeypatch: pyt
         os.utime(path, (two_hours_ago, two_hours_ago))
     TeacherCache.build(teacher, [], [*TEXTS, "another"], tmp_path)
     assert not killed.exists()
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block has its name only after the rename."""
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-BUILDS = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from test_cache import TEXTS, CountingTeacher, TeacherCache, module
-module.BLOCK_TEXTS = 2
-TeacherCache.build(CountingTeacher(), [], TEXTS, sys.argv[1])
-"""
-
-
-def test_two_processes_may_fill_one_folder(warm: WarmProcesses, tmp_path: Path) -> None:
-    """Two runs on one machine share the teacher's folder by default."""
-    ended = warm.run("-c", [BUILDS, tmp_path, Path(__file__).parent], ranks=2)
-    assert ended == [0, 0], warm.log.read_text()
-    np.testing.assert_array_equal(TeacherCache(tmp_path).lookup(TEXTS, "document"), rows(TEXTS))
-    assert all(path.name.startswith("block-") for path in tmp_path.iterdir())
 
 
 def test_a_text_that_was_not_encoded_is_named(tmp_path: Path) -> None:

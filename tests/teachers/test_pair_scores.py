@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +11,6 @@ import sentence_transformers
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
-from warm_processes import WarmProcesses
 
 from lexforge.data import DataError, RetrievalData, load_teacher_scores, write_teacher_scores
 from lexforge.teachers import label_rows, listed_pairs, load_scorer, pair_scores, row_pairs, score_pairs
@@ -202,51 +198,6 @@ def test_pairs_are_told_apart_by_where_the_query_ends(tmp_path: Path) -> None:
     """Joined texts are the same for both of these pairs."""
     scores = score_pairs(CountingScorer(), [("ab", "c"), ("a", "bc")], tmp_path)
     assert scores == {("ab", "c"): np.float32(2.01), ("a", "bc"): np.float32(1.02)}
-
-
-SLOW_RUN = """
-import sys, time
-import numpy as np
-from lexforge.teachers import pair_scores
-
-class Slow:
-    name = "counting"
-
-    def score(self, pairs):
-        time.sleep(0.2)
-        return np.array([len(query) + len(document) / 100 for query, document in pairs])
-
-    def length(self, pair):
-        return len(pair[1])
-
-pair_scores.BLOCK_PAIRS = 1
-pair_scores.score_pairs(Slow(), eval(sys.argv[1]), sys.argv[2])
-"""
-
-
-def test_a_killed_run_goes_on_where_it_stopped(
-    warm: WarmProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SIGKILL leaves no time to clean up; whole blocks stay, and the result is that of an unbroken run."""
-    cache = tmp_path / "cache"
-    (process,) = warm.start("-c", [SLOW_RUN, repr(PAIRS), cache])
-    deadline = time.monotonic() + 120
-    try:
-        while len(list(cache.glob("block-*[0-9a-f]"))) < 3:
-            assert time.monotonic() < deadline, warm.log.read_text()
-            time.sleep(0.01)
-    finally:
-        os.kill(process, signal.SIGKILL)
-        ended = warm.end()
-    assert ended == [-signal.SIGKILL], warm.log.read_text()
-    whole = len([path for path in cache.iterdir() if "partial" not in path.name])
-    scorer = CountingScorer()
-    with monkeypatch.context() as patch:
-        patch.setattr(pair_scores, "BLOCK_PAIRS", 1)
-        scores = score_pairs(scorer, PAIRS, cache)
-    assert 3 <= whole < len(PAIRS)
-    assert len(scorer.blocks) == len(PAIRS) - whole
-    assert scores == score_pairs(CountingScorer(), PAIRS, tmp_path / "unbroken")
 
 
 def test_what_a_teacher_must_not_do(tmp_path: Path) -> None:

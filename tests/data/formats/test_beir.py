@@ -76,14 +76,7 @@ def test_gzip_windows_line_ends_and_a_missing_header_are_read(tmp_path: Path) ->
         ("corpus", '{"_id": "d1", "text": "a", "title": 0}\n', r"corpus\.jsonl:1: 'title' must be"),
         ("corpus", '{"_id": "", "text": "a"}\n', r"corpus\.jsonl:1: the id is empty"),
         ("corpus", '{"_id": "d1"}\n', r"corpus\.jsonl:1: the field 'text' is missing"),
-        ("corpus", '{"_id": "d1", "text": "a"}\n\n', r"corpus\.jsonl:2: not a JSON object"),
         ("corpus", '{"_id": "d1", "text": "a"\n', r"corpus\.jsonl:1: not a JSON object"),
-        ("corpus", '["d1", "a"]\n', r"corpus\.jsonl:1: expected a JSON object; received list"),
-        (
-            "corpus",
-            '{"_id": "d1", "text": "\\ud800"}\n',
-            r"corpus\.jsonl:1: 'text' holds half of a surrogate",
-        ),
         ("queries", '{"_id": "q1", "text": " "}\n', r"queries\.jsonl:1: 'q1' has no text"),
         ("train", "", r"train\.tsv holds no positive"),
         ("train", HEADER, r"train\.tsv holds no positive"),
@@ -118,19 +111,6 @@ def test_wrong_data_is_refused_with_its_place(tmp_path: Path, part: str, content
     name = "qrels/train.tsv" if part == "train" else f"{part}.jsonl"
     (folder / name).write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        load_retrieval_data(str(folder))
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    """Latin-1 files and cut downloads are the usual broken files."""
-    folder = write_set(tmp_path / "latin")
-    (folder / "corpus.jsonl").write_bytes(b'{"_id": "d1", "text": "ok"}\n{"_id": "d2", "text": "caf\xe9"}\n')
-    with pytest.raises(DataError, match=r"corpus\.jsonl:2: not UTF-8"):
-        load_retrieval_data(str(folder))
-    (folder / "corpus.jsonl").unlink()
-    whole = gzip.compress(json_lines(DOCUMENTS).encode())
-    (folder / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz: broken gzip data after line 0"):
         load_retrieval_data(str(folder))
 
 
