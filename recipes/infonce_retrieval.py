@@ -170,6 +170,8 @@ def main(cfg: Config) -> None:
     negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
     rows = training.load_rows(loaded, evaluator, negatives, NEGATIVE_RULE)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    if cfg.loss.name == "moco":
+        training.check_queue(cfg.loss.queue_size, cfg.train, process.num_processes)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(searched)} of them searched",

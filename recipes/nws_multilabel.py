@@ -285,6 +285,8 @@ def main(cfg: Config) -> None:
     refuse_equal_labels(texts)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
+    if cfg.loss.name == "nws" and cfg.loss.queue_size:
+        training.check_queue(cfg.loss.queue_size, cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
     measured_columns = [sample.columns(split) for split in splits]
     refuse_foreign_labels(dict(zip(splits, measured_columns, strict=True)))

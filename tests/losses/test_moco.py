@@ -182,7 +182,7 @@ def test_module_errors_and_settings(tiny_dense) -> None:
 
 
 def test_it_separates_topics(tiny_splade, topics) -> None:
-    """Through the trainer of sparse encoders, on texts that it was not trained on; InfoNCE takes each door."""
+    """Through the trainer of sparse encoders, on texts it was not trained on; InfoNCE takes each door."""
     tiny_splade.similarity_fn_name = "cosine"
     before = topics.separation(tiny_splade)
     rows = [{"anchor": a, "positive": b} for a, b in topics.pairs(96)]

@@ -207,6 +207,7 @@ def test_bad_input_is_one_clear_error(
     with pytest.raises((ValueError, OSError), match=message):
         recipe.main(config(file, others.pop("model", tiny_checkpoint), **others))
     assert not list(file.parent.glob("run/checkpoint-*"))
+    assert "queue_size" not in others.get("loss", {}) or not (file.parent / "run").exists()
 
 
 def test_a_split_that_is_missing_is_named(file: Path, tiny_checkpoint: Path) -> None:

@@ -8,7 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, TrainingSettings
-    from lexforge.training.any_loss import check_full_batch
+    from lexforge.training.any_loss import check_full_batch, check_queue
     from lexforge.training.batch_samplers import weighted_batches
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.plan import Plan
@@ -44,6 +44,7 @@ __all__ = [
     "begin_run",
     "case_notes",
     "check_full_batch",
+    "check_queue",
     "check_training",
     "check_training_length",
     "check_triplet_rows",

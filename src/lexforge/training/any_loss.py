@@ -339,3 +339,21 @@ def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> N
             f"(batch size {settings.batch_size}, number of processes {processes}): lower the batch size, "
             "because no step would be taken"
         )
+
+
+def check_queue(size: int, settings: TrainingSettings, processes: int) -> None:
+    """Refuse a queue that cannot hold one batch, as its loss would at the first step.
+
+    Args:
+        size: The value of `--queue-size`.
+        settings: Gives the number of rows per batch and process.
+        processes: Number of processes that train together.
+
+    Raises:
+        ValueError: If the queue is shorter than one batch of all processes.
+    """
+    if size < settings.batch_size * processes:
+        raise ValueError(
+            f"--queue-size must be at least {settings.batch_size * processes}, the texts of one batch (batch "
+            f"size {settings.batch_size}, number of processes {processes}); received {size}"
+        )
