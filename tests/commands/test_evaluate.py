@@ -267,6 +267,7 @@ def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path)
         ({"metrics": ("nDCG@500",)}, ValueError, "k = 100"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1; received 0"),
         ({"run": Path()}, IsADirectoryError, "--run must name a file"),
+        ({"run": Path("same"), "json": Path("same")}, ValueError, "must name two files; received same"),
         ({"k": 0}, ValueError, "k must be at least 1; received 0"),
     ],
 )

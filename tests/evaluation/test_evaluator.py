@@ -119,8 +119,10 @@ def test_a_result_can_be_written_and_compared(tiny_splade, tmp_path: Path) -> No
 
 def test_a_csv_of_other_columns_is_not_appended_to(tiny_splade, tmp_path: Path, caplog) -> None:
     """Numbers under the wrong heading are worse than none, and an error would end a training."""
-    RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
     path = tmp_path / "Retrieval_evaluation_results.csv"
+    RetrievalEvaluator(**data(), write_csv=False)(tiny_splade, str(tmp_path))
+    assert not path.exists()
+    RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
     before = path.read_bytes()
     RetrievalEvaluator(**data(), metrics=("AP@10",))(tiny_splade, str(tmp_path))
     assert "must have the columns epoch,steps,AP@10," in caplog.text

@@ -136,6 +136,8 @@ def main(cfg: Config) -> None:
     for flag, file in (("--run", cfg.run), ("--json", cfg.json)):
         if file is not None:
             check_output_file(file, flag)
+    if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
+        raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
     if cfg.uri is None:
         refuse_unread(cfg, ["collection"], "only an index at an address, --uri, has one")
     evaluation.check_metrics(cfg.metrics, cfg.k)

@@ -89,6 +89,8 @@ class RetrievalEvaluator(BaseEvaluator):
         batch_size: Number of texts per forward pass.
         exclude_self: Leave out a document whose id is the query's, for a corpus that contains its queries.
         show_progress_bar: Show a progress bar; None decides by the log level, as sentence-transformers does.
+        write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`; where that fails,
+            or the file has other columns, a warning says so.
         build_index: A function `(vectors, ids, similarity) -> Index`; None is `build_exact`.
         cache_dir: A folder in which the vectors of the corpus are kept for later processes, one file per
             model; None writes no file.
@@ -113,6 +115,7 @@ class RetrievalEvaluator(BaseEvaluator):
         batch_size: int = 32,
         exclude_self: bool = False,
         show_progress_bar: bool | None = None,
+        write_csv: bool = True,
         build_index: Callable[..., Index] | None = None,
         cache_dir: str | Path | None = None,
         latency_queries: int = 200,
@@ -134,6 +137,7 @@ class RetrievalEvaluator(BaseEvaluator):
         self.batch_size = batch_size
         self.exclude_self = exclude_self
         self.show_progress_bar = show_progress_bar
+        self.write_csv = write_csv
         self.build_index = build_index
         self.latency_queries = latency_queries
         self.primary_metric = f"{name}_{metrics[0]}" if name else metrics[0]
@@ -155,8 +159,7 @@ class RetrievalEvaluator(BaseEvaluator):
 
         Args:
             model: The encoder.
-            output_path: Folder of `Retrieval_evaluation[_name]_results.csv`, which gets a row. Where that
-                fails, or the file has other columns, a warning says so. None writes no file.
+            output_path: Folder of the CSV file; None writes none.
             epoch: Epoch for the log and the CSV row; -1 outside training.
             steps: Step for the log and the CSV row; -1 outside training.
 
@@ -164,7 +167,7 @@ class RetrievalEvaluator(BaseEvaluator):
             The measures, sparsity and timing of `RetrievalResult`, with the evaluator's name before each key.
         """
         result = self.evaluate(model)
-        if output_path is not None:
+        if self.write_csv and output_path is not None:
             path = Path(output_path) / self.csv_file
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
