@@ -10,7 +10,7 @@ import pytest
 
 from lexforge.data import DataError, load_documents, load_training_data
 from lexforge.data.collection import Collection
-from lexforge.data.pair_data import TextColumn
+from lexforge.data.tables import TextColumn
 
 LINES = {"7": "eine Straße", "0": "첫째 문서", "x y": "", "9": "tabs\tstay", "10": "the end"}
 # The text of a document has no white space at its ends; a line may end in CR LF or in nothing.

@@ -189,13 +189,15 @@ def test_weights_are_read_with_the_rows(tmp_path: Path) -> None:
 
 @LEFT_OPEN
 @pytest.mark.parametrize("cell", ["3,5", "1.200,50", "1.234.567"])
-def test_weights_with_commas_or_marks_of_thousands_are_refused(cell: str, tmp_path: Path) -> None:
-    """Only that cell was bad, and 1.200 beside it, which means 1200 there, was read as 1.2."""
+def test_weights_with_commas_or_marks_of_thousands_are_bad(cell: str, tmp_path: Path) -> None:
+    """And they tell nothing of a decimal point: 1.200 beside them, which means 1200 there, is told."""
     source = write(tmp_path / "x.csv", "a,b,1.200", f'c,d,"{cell}"')
-    for options in (CLICKS, SourceOptions(weight_column="clicks")):
-        with pytest.raises(DataError, match=rf":3: 'clicks' must hold numbers such as .* received '{cell}'"):
-            load_training_data(source, [], options)
-    assert len(load_training_data(source, []).training_rows()) == 2
+    with pytest.raises(DataError, match=rf":3: 'clicks' must hold a number >= 0; received '{cell}'"):
+        load_training_data(source, [], SourceOptions(weight_column="clicks"))
+    loaded = load_training_data(source, [], CLICKS)
+    assert loaded.weights is not None
+    assert loaded.weights.tolist() == [1.2, 0.0]
+    assert f"{source}:2: 1.200 in 'clicks' is read with a decimal point" in loaded.notes[0]
 
 
 @LEFT_OPEN

@@ -10,9 +10,8 @@ import numpy as np
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError
 from lexforge.data.lines import excerpt, numbered_lines, stripped
-from lexforge.data.pair_data import TextColumn
 from lexforge.data.pairs import column_identities
-from lexforge.data.tables import rows_in_cache
+from lexforge.data.tables import TextColumn, rows_in_cache
 
 
 class Collection(Mapping[str, str]):

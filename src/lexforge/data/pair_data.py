@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,43 +16,10 @@ from lexforge.data.faults import Faults
 from lexforge.data.pairs import SOURCE_ROW, WEIGHT, columns_of_split, pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN, missing_split, with_held_out
-from lexforge.data.tables import Origin, RowPlace, Table
+from lexforge.data.tables import Origin, RowPlace, Table, TextColumn
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-class TextColumn(Sequence[str]):
-    """The texts of one column, read from the disk where they are asked for.
-
-    Args:
-        rows: The data set.
-        column: A column of texts.
-    """
-
-    def __init__(self, rows: Dataset, column: str) -> None:
-        self._rows = rows.select_columns([column])
-        self._column = column
-
-    def __len__(self) -> int:
-        """Return the number of texts."""
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        """Return one text, or the list of texts of a slice."""
-        found: str | list[str] = self._rows[place if isinstance(place, slice) else int(place)][self._column]
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the texts; a thousand of them are in memory at a time."""
-        for batch in self._rows.iter(1000):
-            yield from batch[self._column]
 
 
 @dataclass(frozen=True)

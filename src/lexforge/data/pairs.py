@@ -24,7 +24,7 @@ from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.faults import BLANK, WRONG, Faults
 from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 from lexforge.data.splits import TRAIN
-from lexforge.data.tables import Table, find_column
+from lexforge.data.tables import Table, TextColumn, find_column
 from lexforge.data.text_tables import usual_column, usual_columns, usual_name
 from lexforge.storage.files import cache_folder
 
@@ -56,9 +56,7 @@ _FAULTS = (BLANK, IDENTICAL, WRONG, WRONG_WEIGHTS)
 _ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which nothing else is wrong
 _SPLIT_SCORES = ("pos_scores", "neg_scores")  # FlagEmbedding's, of the positives and of the negatives
 _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
-# 3,5 and 1.200,50 and 1.234.567: spreadsheets of many countries write decimals or thousands so.
-_MARKED = re.compile(r"[+-]?[0-9.]*(,|\.[0-9]+\.)[0-9.,]+")
-# 1.200 means 1200 in these countries, unless another cell of the column has a decimal point.
+# Spreadsheets of many countries write 1200 so; another cell of the column may have a decimal point.
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
 _JUDGEMENTS = (
@@ -188,7 +186,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
 
     Raises:
         DataError: If columns are missing or could be several, if a column that is called as scores are holds
-            something else, if weights are written with marks, or if no row is left.
+            something else, or if no row is left.
     """
     import datasets
     from datasets.fingerprint import update_fingerprint
@@ -202,7 +200,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         _refuse_ids(where, rows, roles)
     width = _negatives_per_row(where, rows, roles)
     _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
-    _check_marks(table, roles, faults)
+    _note_thousands(table, roles, faults)
     negatives = (f"negative_{rank}" for rank in range(1, width + 1))
     features = {name: datasets.Value("string") for name in (ANCHOR, POSITIVE, *negatives)}
     if roles.scores:
@@ -354,33 +352,19 @@ def _refuse_ids(where: str, rows: Dataset, roles: Roles) -> None:
             )
 
 
-def _check_marks(table: Table, roles: Roles, faults: Faults) -> None:
-    """Refuse weights of which one has a comma or two points: in such a column 1.200 may stand for 1200.
-
-    Take a note if nothing but 1.200 and its like tells what a point stands for.
-
-    Raises:
-        DataError: If there is such a cell, whatever is to become of bad rows.
-    """
+def _note_thousands(table: Table, roles: Roles, faults: Faults) -> None:
+    """Take a note if nothing but weights such as 1.200 tells what a point stands for."""
     if roles.weight is None or "string" not in str(table.rows.features[roles.weight]):
         return  # a column of numbers needs no look at each of them
-    place, doubtful, decimal = 0, "", False
-    for batch in table.rows.select_columns([roles.weight]).iter(1000):
-        for cell in map(str, batch[roles.weight]):
-            if _MARKED.fullmatch(cell.strip()):
-                raise DataError(
-                    f"{table.origin.place(place)}: {roles.weight!r} must hold numbers such as 3.5 and "
-                    f"1200; received {excerpt(cell)}. Beside it 1.200 may stand for 1200, and not for 1.2"
-                )
-            if _THOUSANDS.fullmatch(cell.strip()):
-                doubtful = doubtful or f"{table.origin.place(place)}: {cell.strip()}"
-            else:
-                decimal = decimal or "." in cell
-            place += 1
-    if doubtful and not decimal:
-        faults.note(
-            f"{doubtful} in {roles.weight!r} is read with a decimal point; write thousands without it"
-        )
+    first = ""
+    for place, cell in enumerate(map(str, TextColumn(table.rows, roles.weight))):
+        if not _THOUSANDS.fullmatch(cell.strip()):
+            if "." in cell and as_number(cell) is not None:
+                return
+        elif not first:
+            first = f"{table.origin.place(place)}: {cell.strip()}"
+    if first:
+        faults.note(f"{first} in {roles.weight!r} is read with a decimal point; write thousands without it")
 
 
 def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:
@@ -525,14 +509,8 @@ def _numbers(values: list[Any], width: int) -> list[float]:
 
 
 def column_identities(rows: Dataset, column: str) -> NDArray[np.int64]:
-    """Return the identity of each text of a column, `[rows]` int64, reading a thousand rows at a time."""
-    found = np.empty(len(rows), dtype=np.int64)
-    start = 0
-    for batch in rows.select_columns([column]).iter(1000):
-        for text in batch[column]:
-            found[start] = text_identity(text)
-            start += 1
-    return found
+    """Return the identity of each text of a column, `[rows]` int64."""
+    return np.fromiter(map(text_identity, TextColumn(rows, column)), np.int64, len(rows))
 
 
 def with_relevant(rows: Dataset) -> Dataset:

@@ -11,10 +11,11 @@ from lexforge.common.command_line import refuse_unread
 from lexforge.data.columns import ANCHOR
 from lexforge.data.faults import Faults
 from lexforge.data.formats import checked_format, msmarco, texts
-from lexforge.data.pair_data import PairData, TextColumn
+from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData, collect_texts, join_titles, sample_corpus
 from lexforge.data.rows import digests
 from lexforge.data.splits import TEST, TRAIN, missing_shares, trained_texts, unread_splits
+from lexforge.data.tables import TextColumn
 from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,39 @@ class Table(NamedTuple):
 
     rows: Dataset
     origin: Origin
+
+
+class TextColumn(Sequence[str]):
+    """The texts of one column, read from the disk where they are asked for.
+
+    Args:
+        rows: The data set.
+        column: A column of texts.
+    """
+
+    def __init__(self, rows: Dataset, column: str) -> None:
+        self._rows = rows.select_columns([column])
+        self._column = column
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        """Return one text, or the list of texts of a slice."""
+        found: str | list[str] = self._rows[place if isinstance(place, slice) else int(place)][self._column]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the texts; a thousand of them are in memory at a time."""
+        for batch in self._rows.iter(1000):
+            yield from batch[self._column]
 
 
 def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> list[str]:

@@ -19,11 +19,19 @@ from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
 from lexforge.data.json_rows import ROUNDED
 from lexforge.data.lines import NotDecodable, counted, excerpt, numbered_lines, require_texts
-from lexforge.data.pair_data import PairData, TextColumn
+from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
-from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
+from lexforge.data.tables import (
+    Origin,
+    Table,
+    TextColumn,
+    first_columns,
+    load_by_datasets,
+    named_tables,
+    read_table,
+)
 from lexforge.data.text_tables import READERS, SPLIT, ending, usual_column, usual_name
 from lexforge.settings import SourceOptions, TableOptions
 
