@@ -150,10 +150,3 @@ def test_the_card_of_a_dense_model_is_that_of_a_dense_model(task, folder: Path, 
     types = {"retrieval": "text-retrieval", "similarity": "semantic-similarity"}
     (result,) = card.data.eval_results
     assert result.task_type == types.get(task, "text-classification")
-
-
-def test_a_card_without_results_is_refused(folder: Path, tiny_splade) -> None:
-    """The table is what the card is read for."""
-    with pytest.raises(ValueError, match="needs the measures of 'trained'"):
-        write_card(tiny_splade, folder, OPTIONS, **FACTS | {"metrics": {"bm25": {"nDCG@10": 0.5}}})
-    assert not list(folder.iterdir())
