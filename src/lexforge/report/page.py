@@ -28,7 +28,6 @@ from lexforge.report.training_charts import training_charts
 from lexforge.report.verdict import measure_table, sentences, versus
 from lexforge.runs import resume_command
 from lexforge.runs.run_directory import flat_settings
-from lexforge.settings import preset_of_model
 from lexforge.storage.files import write_text
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -243,7 +242,8 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
             if run.config.get("eval_documents") is not None:
                 again = "Measure the model over all documents, which finds less"
             commands += [("Search with the model", "\n".join(search)), (again, evaluate)]
-        is_bge_m3 = preset_of_model(str(run.folder / "model")) == "bge-m3"
+        modules = run.folder / "model" / "modules.json"
+        is_bge_m3 = modules.is_file() and "TokenWeights" in modules.read_text(encoding="utf-8")
         if run.terms is not None and not is_bge_m3:  # whose head no runtime has
             export = f"lexforge export model --model {model} --target onnx --output OUT"
             commands.append(("Export the model to another runtime", export))
