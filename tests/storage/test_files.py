@@ -20,7 +20,7 @@ from warm_processes import WarmProcesses
 from lexforge.storage import files, timings
 from lexforge.storage.files import (
     check_new,
-    leftover,
+    finished_name,
     new_directory,
     remove_leftovers,
     write_file,
@@ -53,7 +53,7 @@ def test_a_file_and_a_folder_have_their_names_only_when_whole(tmp_path: Path) ->
         beside.write_bytes(b"half")
         beside.with_name(".tmpOfALibrary").touch()  # which nothing but its folder tells from a user's file
         assert names(tmp_path) == ["file", beside.parent.name]
-        assert leftover(beside.parent.name)[:2] == ("file", os.getpid())
+        assert finished_name(beside.parent.name) == "file"
         assert (tmp_path / "file").read_bytes() == b"old"
 
     write_file(tmp_path / "file", b"old")
@@ -63,7 +63,7 @@ def test_a_file_and_a_folder_have_their_names_only_when_whole(tmp_path: Path) ->
     with new_directory(tmp_path / "new" / "folder") as beside:
         fill(beside)
         assert names(tmp_path / "new") == [beside.name]
-        assert leftover(beside.name)[:2] == ("folder", os.getpid())
+        assert finished_name(beside.name) == "folder"
     assert names(tmp_path / "new") == ["folder"]
     assert names(tmp_path / "new" / "folder") == ["a"]
 
@@ -184,7 +184,7 @@ def test_a_killed_process_leaves_whole_things_and_leftovers(
             os.kill(process, signal.SIGKILL)
         ended = warm.end()
     assert ended == [-signal.SIGKILL] * 2, warm.log.read_text()
-    whole = [path for path in tmp_path.iterdir() if leftover(path.name) is None]
+    whole = [path for path in tmp_path.iterdir() if finished_name(path.name) == path.name]
     assert [path.name for path in sorted(whole)] == ["0", "1", "2", "3", "4"]
     for path in whole:
         sizes = [part.stat().st_size for part in ([path] if what == "file" else sorted(path.iterdir()))]

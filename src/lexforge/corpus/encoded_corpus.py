@@ -27,7 +27,7 @@ from lexforge.models.lengths import smallest_limit
 from lexforge.models.load import check_encoder
 from lexforge.retrieval.base import check_ids
 from lexforge.settings import EncodingPrecision, VectorType
-from lexforge.storage.files import leftover, remove_leftovers, write_file
+from lexforge.storage.files import finished_name, remove_leftovers, write_file
 from lexforge.storage.manifest import MALFORMED, MANIFEST, content_sha256, pack_manifest, unpack_manifest
 
 FORMAT = "lexforge-encoded-corpus"
@@ -221,8 +221,7 @@ def _claim(folder: Path, manifest: Manifest) -> None:
         raise FileExistsError(f"a corpus is encoded into a directory; {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
     for path in list(folder.iterdir()):
-        half = leftover(path.name)
-        if _OWN.fullmatch(path.name if half is None else half.name) is None:
+        if _OWN.fullmatch(finished_name(path.name)) is None:
             raise FileExistsError(f"{folder} holds {path.name}, which is no part of an encoded corpus")
     remove_leftovers(folder, _OWN.pattern)
     path = folder / MANIFEST

@@ -20,7 +20,7 @@ from lexforge.runs.checkpoint_folders import UNFINISHED
 from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.settings import BACKBONE
-from lexforge.storage.files import check_can_be_made, leftover, remove_leftovers, write_file
+from lexforge.storage.files import check_can_be_made, finished_name, remove_leftovers, write_file
 from lexforge.storage.lock import LOCK_FILE, hold_for_life
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
@@ -274,7 +274,6 @@ def write_json(path: Path, content: Any) -> None:
 
 def _is_beginning(folder: Path) -> bool:
     """Whether a folder is empty, or holds only what a run leaves that failed before its first checkpoint."""
-    halves = {path.name: leftover(path.name) for path in folder.iterdir()}  # what a killed process left
-    names = {name if half is None else half.name for name, half in halves.items()}
+    names = {finished_name(path.name) for path in folder.iterdir()}  # also of what a killed process left
     # Without the records of a run beside them, such files are somebody's own.
     return names <= RECORDS | BEGINNINGS if {"config.json", "env.json"} <= names else names <= RECORDS

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lexforge.common.types import DataError
-from lexforge.storage.files import leftover, new_directory, remove_leftovers
+from lexforge.storage.files import finished_name, new_directory, remove_leftovers
 from lexforge.storage.manifest import read_manifest, write_manifest
 
 _BLOCK = r"block-[0-9a-f]{16}"
@@ -142,12 +142,12 @@ class BlockCache:
         """Return the complete blocks of the folder, which may hold nothing else but unfinished ones."""
         blocks = []
         for entry in self.folder.iterdir() if self.folder.is_dir() else ():
-            half = leftover(entry.name)
-            if re.fullmatch(_BLOCK, entry.name if half is None else half.name) is None:
+            name = finished_name(entry.name)
+            if re.fullmatch(_BLOCK, name) is None:
                 raise DataError(
                     f"{self.folder} is no teacher cache: it holds {entry.name!r}; choose another folder"
                 )
-            if half is None:
+            if name == entry.name:
                 blocks.append(entry)
         return blocks
 

@@ -24,11 +24,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full, over a quota, or over the process's limit
 LEFTOVER_SECONDS = 3600.0  # nothing is written to for so long: what is older was left by a killed process
-_PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}\.partial", re.DOTALL)
+# The name that it would get, the id of the process that writes it, and where that id counts (`_processes`).
+_PARTIAL = re.compile(
+    r"(?P<name>.+)\.(?P<process>\d{1,9})-(?P<processes>[0-9a-f]{8})[0-9a-f]{8}\.partial", re.DOTALL
+)
 
 
 def cache_folder(*names: str) -> Path:
@@ -55,20 +57,6 @@ def _home() -> Path:
         return Path.home()
     except RuntimeError as error:  # a container may run under a user id without a name, and without HOME
         raise FileNotFoundError("the user of this process has no home directory") from error
-
-
-class Leftover(NamedTuple):
-    """What the name of a half-written file or folder says.
-
-    Args:
-        name: The name that it would have got.
-        process: The id of the process that wrote it.
-        processes: Where that id counts, as `_processes` tells.
-    """
-
-    name: str
-    process: int
-    processes: str
 
 
 def write_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
@@ -293,10 +281,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def leftover(name: str) -> Leftover | None:
-    """Return what the name of a half-written file or folder says, or None for any other name."""
-    match = _PARTIAL.fullmatch(name)
-    return None if match is None else Leftover(match[1], int(match[2]), match[3])
+def finished_name(name: str) -> str:
+    """Return the name that a half-written file or folder would have got, and any other name as it is."""
+    found = _PARTIAL.fullmatch(name)
+    return name if found is None else found["name"]
 
 
 def remove_leftovers(folder: Path, names: str) -> None:
@@ -310,8 +298,8 @@ def remove_leftovers(folder: Path, names: str) -> None:
         names: Regular expression of the whole names that the leftovers would have got.
     """
     for path in list(folder.iterdir()):
-        found = leftover(path.name)
-        if found is None or re.fullmatch(names, found.name) is None:
+        found = _PARTIAL.fullmatch(path.name)
+        if found is None or re.fullmatch(names, found["name"]) is None:
             continue
         # Another process removes it or has just finished it, or it belongs to another user.
         with suppress(FileNotFoundError, PermissionError):
@@ -341,12 +329,13 @@ def _processes() -> str:
         return secrets.token_hex(4)
 
 
-def _writer_is_dead(found: Leftover) -> bool:
+def _writer_is_dead(found: re.Match[str]) -> bool:
     """Return whether the process that began a half-written file or folder is known to have ended."""
-    if found.processes != _processes() or found.process == os.getpid():
+    process = int(found["process"])
+    if found["processes"] != _processes() or process == os.getpid():
         return False
     try:
-        os.kill(found.process, 0)  # sends nothing, and fails where there is no such process
+        os.kill(process, 0)  # sends nothing, and fails where there is no such process
     except OSError as error:
         return error.errno == errno.ESRCH
     return False
