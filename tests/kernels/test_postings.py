@@ -241,20 +241,6 @@ def test_the_faster_search_is_chosen() -> None:
     assert {point: exhaustive_pays(*point, kept=True) for point in measured} == measured
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"block_size": 0}, "block_size must be at least 1; received 0"),
-        ({"segment_blocks": 65537}, "segment_blocks must be from 1 to 65536; received 65537"),
-        ({"segment_blocks": 0}, "segment_blocks must be from 1 to 65536; received 0"),
-    ],
-)
-def test_arguments_outside_their_range(arguments: dict, message: str) -> None:
-    """A larger segment would wrap its 16-bit blocks around and bound the wrong documents."""
-    with pytest.raises(ValueError, match=message):
-        build_postings(csr([[1]]), **arguments)
-
-
 def test_an_unknown_implementation_is_refused() -> None:
     """An explicit request never falls back."""
     with pytest.raises(ValueError, match=r"impl must be one of .*; received 'fast'"):

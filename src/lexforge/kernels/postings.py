@@ -93,18 +93,11 @@ def segments_of(
 
     Yields:
         The postings of each segment; one without documents if the matrix has none.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
     if block_size is None:
         block_size = block_size_for(documents.shape[0])
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1; received {block_size}")
     if segment_blocks is None:
         segment_blocks = MOST_BLOCKS if block_size == 1 else max(1, SHORT_SEGMENT // block_size)
-    if not 1 <= segment_blocks <= MOST_BLOCKS:
-        raise ValueError(f"segment_blocks must be from 1 to {MOST_BLOCKS}; received {segment_blocks}")
     matrix, size = sparse.csr_array(documents), block_size * segment_blocks
     for first in range(0, max(1, matrix.shape[0]), size):
         yield _segment(_rows(matrix, first, size), block_size)
