@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import torch
@@ -51,14 +50,11 @@ def _left_in_control_groups() -> Iterator[int]:
     second = ("memory.max", "memory.current", "inactive_file")
     first = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
     for folder, is_second in control_groups("memory"):
-        names = second if is_second else first
-        if (folder / names[0]).is_file():
-            yield from _left_in(folder, *names)
-
-
-def _left_in(group: Path, limit: str, used: str, cached: str) -> Iterator[int]:
-    most = (group / limit).read_text(encoding="ascii").strip()
-    if most != "max":
-        statistics = (group / "memory.stat").read_text(encoding="ascii").split()
-        reclaimable = int(statistics[statistics.index(cached) + 1])
-        yield int(most) - int((group / used).read_text(encoding="ascii")) + reclaimable
+        limit, used, cached = second if is_second else first
+        if not (folder / limit).is_file():
+            continue
+        most = (folder / limit).read_text(encoding="ascii").strip()
+        if most != "max":
+            statistics = (folder / "memory.stat").read_text(encoding="ascii").split()
+            reclaimable = int(statistics[statistics.index(cached) + 1])
+            yield int(most) - int((folder / used).read_text(encoding="ascii")) + reclaimable
