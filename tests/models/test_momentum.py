@@ -179,12 +179,10 @@ def test_one_changed_number_is_seen() -> None:
 
 
 def test_errors(tiny_dense, tiny_splade) -> None:
-    """A momentum that never moves, a model without parameters, another model."""
+    """A momentum that never moves, another model."""
     for momentum in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match=r"momentum must lie in \[0, 1\)"):
             MomentumEncoder(tiny_dense, momentum)
-    with pytest.raises(ValueError, match="Identity has none"):
-        MomentumEncoder(nn.Identity())
     with pytest.raises(ValueError, match="cannot follow a sharded or another model"):
         MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"model of 2 parameters; received one of 1. Add adapters"):

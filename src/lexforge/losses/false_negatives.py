@@ -11,6 +11,7 @@ from torch import Tensor
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.text_identity import NO_TEXT
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, Features
+from lexforge.losses.gradient_cache import can_be_cut
 
 
 @dataclass(frozen=True)
@@ -153,18 +154,10 @@ def _identities(features: list[Features]) -> Tensor | None:
     """
     if all(IDENTITY_KEY in column for column in features):
         return torch.stack([column[IDENTITY_KEY] for column in features], dim=1)
-    if not all(_is_padded(column) for column in features):
+    if not can_be_cut(features) or not all("attention_mask" in column for column in features):
         return None
     return torch.stack(
         [token_identity(column["input_ids"], column["attention_mask"]) for column in features], dim=1
-    )
-
-
-def _is_padded(column: Features) -> bool:
-    """Whether a column holds one row of token ids per text."""
-    return all(
-        isinstance(column.get(key), Tensor) and column[key].dim() == 2
-        for key in ("input_ids", "attention_mask")
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -169,8 +168,13 @@ def bytes_of_text(model: nn.Module, column: Features) -> tuple[float, float, flo
     kept, vector, shared = _one_text(model, column)
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if layers and layers[0].gradient_checkpointing:
-        with _switched_off(layers):
+        try:
+            for layer in layers:
+                layer.gradient_checkpointing = False
             kept += _one_text(model, column)[0] / len(layers)
+        finally:
+            for layer in layers:
+                layer.gradient_checkpointing = True
     return kept, vector, shared
 
 
@@ -231,17 +235,6 @@ def _kept(model: nn.Module, column: Features) -> tuple[int, int]:
     ):
         embeddings = model(dict(column))["sentence_embedding"]
     return sum(kept.values()), embeddings.nbytes
-
-
-@contextmanager
-def _switched_off(layers: list[Any]) -> Iterator[None]:
-    for layer in layers:
-        layer.gradient_checkpointing = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.gradient_checkpointing = True
 
 
 def _local(tensor: Tensor) -> Any:

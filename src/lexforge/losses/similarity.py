@@ -47,11 +47,7 @@ def paired_scores(queries: Tensor, columns: Sequence[Tensor], similarity: Simila
 
     Returns:
         `[B, K]` float.
-
-    Raises:
-        ValueError: If the similarity is unknown.
     """
-    check_similarity(similarity)
     scores = torch.stack([torch.linalg.vecdot(queries, rows) for rows in columns], dim=1)
     if similarity == "dot":
         return scores

@@ -44,7 +44,7 @@ class MomentumEncoder:
         momentum: The share of the average that one step keeps, in [0, 1).
 
     Raises:
-        ValueError: If the momentum is out of range or the model has no parameter.
+        ValueError: If the momentum is out of range.
 
     Source: He et al. 2020 (arXiv 1911.05722), equation 2.
     """
@@ -52,14 +52,9 @@ class MomentumEncoder:
     def __init__(self, model: nn.Module, momentum: float = 0.999) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1); received {momentum}")
-        first = next(model.parameters(), None)
-        if first is None:
-            raise ValueError(
-                f"a momentum encoder needs a model with parameters; {type(model).__name__} has none"
-            )
         self.momentum = momentum
         self.average = copy.deepcopy(model).requires_grad_(False)
-        self.average.to(torch.promote_types(first.dtype, torch.float32))
+        self.average.to(torch.promote_types(next(model.parameters()).dtype, torch.float32))
         self._followed: list[int] | None = None
 
     def encode(self, model: nn.Module, features: Mapping[str, Any]) -> Tensor:
