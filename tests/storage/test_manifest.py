@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lexforge.retrieval.base import read_ids, write_ids
@@ -86,6 +87,15 @@ def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
     ids.extend(["b"])
     assert list(ids.names) == [*names, "b"]
     assert ids.position("b") == 4
+
+
+@pytest.mark.parametrize("ends", [[1, 1], [2, 1], [1], [1, 3], [-1, 2], [0, 2]])
+def test_ids_whose_ends_do_not_fit_are_refused(ends: list[int], tmp_path: Path) -> None:
+    """They would be read from other memory, or name no document."""
+    write_ids(tmp_path, ["a", "b"])
+    np.save(tmp_path / "id_ends.npy", np.array(ends))
+    with pytest.raises(ValueError, match="the ids must have a character each and end at 2"):
+        read_ids(tmp_path)
 
 
 @pytest.mark.parametrize(

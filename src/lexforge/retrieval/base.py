@@ -127,9 +127,17 @@ class StoredNames:
     Args:
         text: `[B] uint8`, the ids in UTF-8, one after the other.
         ends: `[N] int64`, where each id ends.
+
+    Raises:
+        ValueError: If the ends do not ascend to the end of the text.
     """
 
     def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        if (ends.dtype, ends.ndim, text.dtype, text.ndim) != (np.int64, 1, np.uint8, 1):
+            raise ValueError(f"the ids must be bytes and their ends; received {text.dtype} and {ends.dtype}")
+        starts = np.append(0, ends)
+        if (starts[1:] <= starts[:-1]).any() or starts[-1] != len(text):
+            raise ValueError(f"the ids must have a character each and end at {len(text)}, and do not")
         self._text, self._ends = text, ends
 
     def __len__(self) -> int:
@@ -297,6 +305,10 @@ def write_ids(directory: Path, names: Iterable[str]) -> None:
 
 
 def read_ids(directory: Path) -> DocumentIds:
-    """Read what `write_ids` wrote."""
+    """Read what `write_ids` wrote.
+
+    Raises:
+        ValueError: If the files do not fit each other.
+    """
     text, ends = (np.asarray(np.load(directory / name, mmap_mode="r")) for name in ("ids.npy", "id_ends.npy"))
     return DocumentIds(StoredNames(text, ends))

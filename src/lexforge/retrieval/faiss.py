@@ -221,6 +221,11 @@ class FaissIndex:
             if not (path / "index.faiss").is_file():  # deleted since its checksum was read; see `open_index`
                 raise FileNotFoundError(f"{path / 'index.faiss'} is missing") from error
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
+        if index._index.ntotal != len(index) or index._index.d != index.width:
+            raise ValueError(
+                f"{path}: the file of FAISS holds {index._index.ntotal} vectors of width {index._index.d}; "
+                f"the other files say {len(index)} of width {index.width}"
+            )
         return index
 
     def __len__(self) -> int:
