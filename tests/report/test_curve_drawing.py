@@ -1,4 +1,4 @@
-"""The drawing of curves: places of points, and a text for those who do not see it."""
+"""The drawing of curves: places of points, a text for those who do not see it, and what has no place."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def panel(**changes) -> Panel:
     )
 
 
-def test_points_stand_where_their_numbers_are() -> None:
-    """32 lies a third of the way from 16 to 64, and a better point lies higher."""
+def test_points_stand_in_the_order_of_their_numbers_on_a_logarithmic_scale() -> None:
+    """32 lies in the middle between 16 and 64, and a better point lies higher."""
     drawn = ElementTree.fromstring(draw_curves("t", [panel()], "text"))
     lines = [
         [tuple(map(float, place.split(","))) for place in line.attrib["points"].split()]
@@ -27,7 +27,7 @@ def test_points_stand_where_their_numbers_are() -> None:
     ]
     assert [len(line) for line in lines] == [3, 2]
     (first, middle, last), (low, _) = lines
-    assert middle[0] == pytest.approx((2 * first[0] + last[0]) / 3, abs=0.1)
+    assert middle[0] == pytest.approx((first[0] + last[0]) / 2, abs=0.1)
     assert first[1] > middle[1] > last[1]  # from the top down
     assert low[1] > first[1]
     assert low[0] == first[0]
@@ -45,7 +45,7 @@ def test_names_and_the_text_are_escaped_and_shown() -> None:
 
 
 def test_a_short_axis_has_numbers_too() -> None:
-    """Between 60 and 90 lies no 1, 2 or 5 times a power of ten."""
+    """Between 60 and 90 lies no 1, 2 or 5 times a power of ten, and the axis had none."""
     drawn = ElementTree.fromstring(
         draw_curves("t", [panel(curves={"a": [(60.0, 0.2), (90.0, 0.3)]})], "text")
     )
@@ -56,7 +56,7 @@ def test_every_point_lies_inside_its_panel() -> None:
     """Also where all values are equal, and where they are tiny or large."""
     for curve in (
         [(3.0, 0.5)],
-        [(0.0, 0.0), (900.0, 0.0)],
+        [(0.001, 0.0), (900.0, 0.0)],
         [(5.0, -2e-5), (5.1, 3e-5)],
         [(1.0, 4e5), (9.0, 7.0)],
     ):
@@ -66,3 +66,10 @@ def test_every_point_lies_inside_its_panel() -> None:
                 x, y = map(float, place.split(","))
                 assert 58 <= x <= 420
                 assert 34 <= y <= 254
+
+
+@pytest.mark.parametrize("point", [(0.0, 0.5), (1.0, float("nan"))])
+def test_a_point_without_a_place_is_refused(point: tuple[float, float]) -> None:
+    """A drawing must not leave out what was measured."""
+    with pytest.raises(ValueError, match="a point needs finite numbers and x > 0"):
+        draw_curves("t", [panel(curves={"one": [point]})], "text")

@@ -277,12 +277,17 @@ def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
     panels = []
     for cost, label in (("document_active_dims", "active terms per document"), ("flops", "FLOPS")):
         places = {
-            setting: [(p.measures[cost], p.measures["nDCG@10"]) for p in points if p.setting == setting]
+            setting: [
+                (p.measures[cost], p.measures["nDCG@10"])
+                for p in points
+                if p.setting == setting and p.measures[cost] > 0  # without a shared term nothing is found
+            ]
             for setting in (*WHOLE, *names)
         }
         curves = {shown: places[setting] for setting, shown in names.items() if places[setting]}
         single: dict[str, tuple[float, float]] = {w: places[w][0] for w in WHOLE if places[w]}
-        panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
+        if curves or single:  # no FLOPS where no query shares a term with a document
+            panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
     text = "; ".join(
         f"{_label(p)}: nDCG@10 {p.measures['nDCG@10']:.4f}, {p.measures['document_active_dims']:.1f} terms "
         f"per document, FLOPS {p.measures['flops']:.3f}"

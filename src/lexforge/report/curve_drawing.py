@@ -18,13 +18,13 @@ MARKS = ("circle", "square", "triangle")
 
 @dataclass(frozen=True)
 class Panel:
-    """One coordinate system of a drawing.
+    """One coordinate system of a drawing; its horizontal axis has a logarithmic scale.
 
     Args:
         title: Its heading.
         x_label: What the horizontal axis shows.
         y_label: What the vertical axis shows.
-        curves: Name -> points `(x, y)`, which are joined in the order of x.
+        curves: Name -> points `(x, y)` with x > 0, which are joined in the order of x.
         single: Name -> one point that is drawn beside the curves, such as the start.
     """
 
@@ -45,6 +45,9 @@ def draw_curves(title: str, panels: Sequence[Panel], text: str) -> str:
 
     Returns:
         The drawing as SVG.
+
+    Raises:
+        ValueError: If a point has no place on a logarithmic scale.
     """
     width, height = WIDTH * len(panels), LEGEND + TOP + HEIGHT
     names = [*panels[0].curves, *panels[0].single]
@@ -72,24 +75,30 @@ def draw_curves(title: str, panels: Sequence[Panel], text: str) -> str:
 def _panel(panel: Panel, colours: Mapping[str, str], marks: Mapping[str, str]) -> str:
     """One coordinate system with its axes and curves."""
     points = [point for curve in panel.curves.values() for point in curve] + list(panel.single.values())
-    columns, rows = (_scale(values) for values in zip(*points, strict=True))
+    if not all(x > 0 and math.isfinite(x) and math.isfinite(y) for x, y in points):
+        raise ValueError(f"{panel.title}: a point needs finite numbers and x > 0; received {points}")
+    first, last = min(x for x, _ in points) * 0.93, max(x for x, _ in points) * 1.07
+    step = _step(max(y for _, y in points) - min(y for _, y in points))
+    low = step * math.floor(min(y for _, y in points) / step)
+    high = max(step * math.ceil(max(y for _, y in points) / step), low + step)
 
     def x_place(x: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (x - columns[0]) / (columns[-1] - columns[0])
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(x / first) / math.log(last / first)
 
     def y_place(y: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (y - rows[0]) / (rows[-1] - rows[0])
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (y - low) / (high - low)
 
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts = [f'<text x="{LEFT}" y="18" font-weight="600">{escape(panel.title)}</text>']
-    for row in rows:
-        y = y_place(row)
+    for count in range(round((high - low) / step) + 1):
+        y = y_place(low + count * step)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{GRID}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{row:.6g}</text>')
-    for column in columns:
-        x = x_place(column)
+        label = f"{low + count * step:.{max(0, -math.floor(math.log10(step)))}f}"
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    for tick in _ticks(first, last) or sorted({min(x for x, _ in points), max(x for x, _ in points)}):
+        x = x_place(tick)
         parts.append(f'<path d="M{x:.1f} {HEIGHT - BOTTOM}v4" stroke="{TEXT}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{column:.6g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{tick:g}</text>')
     parts.append(
         f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">{escape(panel.x_label)}</text>'
         f'<text transform="translate(14 {(HEIGHT - BOTTOM + TOP) / 2}) rotate(-90)" text-anchor="middle">'
@@ -114,10 +123,15 @@ def _mark(x: float, y: float, colour: str, shape: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
 
 
-def _scale(values: Sequence[float]) -> list[float]:
-    """Numbers that enclose values, 1, 2 or 5 times a power of ten apart: at most eight of them."""
-    reach = (max(values) - min(values)) or abs(max(values)) or 1.0
-    power: float = 10.0 ** math.floor(math.log10(reach))
-    step = next(power * factor for factor in (0.2, 0.5, 1, 2) if reach / (power * factor) <= 6)
-    first, last = math.floor(min(values) / step), math.ceil(max(values) / step)
-    return [place * step for place in range(first, max(last, first + 1) + 1)]
+def _step(reach: float) -> float:
+    """The distance of the lines of a scale: 1, 2 or 5 times a power of ten, four to ten lines in all."""
+    power: float = 10.0 ** math.floor(math.log10(max(reach, 1e-6)))
+    return next(power * factor for factor in (0.2, 0.5, 1, 2) if reach / (power * factor) <= 6)
+
+
+def _ticks(first: float, last: float) -> list[float]:
+    """The numbers 1, 2 and 5 times a power of ten on a logarithmic scale, or powers of ten where many fit."""
+    powers = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
+    factors = (1, 2, 5) if last < 1000 * first else (1,)
+    numbers = [factor * 10.0**power for power in powers for factor in factors]
+    return [number for number in numbers if first <= number <= last]
