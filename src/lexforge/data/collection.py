@@ -29,7 +29,7 @@ class Collection(Mapping[str, str]):
     """
 
     def __init__(self, path: Path) -> None:
-        self._rows = rows_in_cache(path, "collection", lambda: _records(path))
+        self._rows = rows_in_cache(path, "collection", lambda: _records(path), ("id", "text"))
         found = column_identities(self._rows, "id")  # [N]
         self._places = np.argsort(found, kind="stable")  # [N] documents in the order of their hashes
         self._hashes = found[self._places]  # [N], sorted

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,18 +41,21 @@ def objects_of(text: str) -> Iterator[Any]:
         yield from value if isinstance(value, list) else [value]
 
 
-def write_objects(objects: Callable[[], Iterable[Mapping[str, Any]]], place: Path) -> None:
+def write_objects(
+    objects: Callable[[], Iterable[Mapping[str, Any]]], texts: Sequence[str], place: Path
+) -> None:
     """Write objects to an Arrow file, which `datasets.Dataset.from_file` maps.
 
     Args:
-        objects: Yields them; it is called twice, first for the types.
+        objects: Yields them; it is called twice, first for the types, unless `texts` names the columns.
+        texts: The columns of objects that hold texts alone; empty where others may come.
         place: The new file. A value that is missing is null. The values of a column of several types stay
             what they are, by `datasets.Json`, but for integers beyond 64 bits, which become texts.
     """
     import datasets
 
-    types: dict[str, pa.DataType | None] = {}  # None for several
-    for batch in _batches(objects()):
+    types: dict[str, pa.DataType | None] = dict.fromkeys(texts, pa.string())  # None for several
+    for batch in () if texts else _batches(objects()):
         for name in dict.fromkeys(name for each in batch for name in each):
             types[name] = _common_type(types.get(name, pa.null()), [each.get(name) for each in batch])
     single = {name: arrow_type for name, arrow_type in types.items() if arrow_type}

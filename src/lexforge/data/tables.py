@@ -314,7 +314,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         for _, record in good_records(path, form, Faults(str(path))):
             yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
 
-    rows = rows_in_cache(path, repr(form), records)
+    rows = rows_in_cache(path, repr(form), records, form.header)
     escaped = rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode())
     if form.delimiter and form.quoted and (line := _first_line(path, re.compile(escaped))):
         faults.note(
@@ -378,13 +378,16 @@ def _rows_of_parquet(path: Path) -> Dataset:
     return loaded["train"]
 
 
-def rows_in_cache(path: Path, form: str, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
+def rows_in_cache(
+    path: Path, form: str, records: Callable[[], Iterable[Mapping[str, Any]]], texts: Sequence[str] = ()
+) -> Dataset:
     """Open the rows of a text file from an Arrow file in the cache, which is written where it is missing.
 
     Args:
         path: The text file.
         form: How it is decoded and cut.
-        records: Yields the rows; it is called twice.
+        records: Yields the rows; it may be called twice.
+        texts: The columns, where all of them hold texts; empty where other values may come.
     """
     import datasets
 
@@ -392,7 +395,7 @@ def rows_in_cache(path: Path, form: str, records: Callable[[], Iterable[Mapping[
     key = f"{__version__} {path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
     copy = cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.arrow"
     if not copy.is_file():
-        write_file(copy, partial(write_objects, records))
+        write_file(copy, partial(write_objects, records, texts))
     return datasets.Dataset.from_file(str(copy))
 
 
