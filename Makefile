@@ -90,16 +90,14 @@ test-gpu-kernels: $(INSTALLED)
 	$(BIN)/python $(PYTEST) -m "processors and not slow" tests/kernels
 
 # What touches the interfaces of torch, transformers, sentence-transformers, accelerate, datasets and the extras, with
-# their oldest versions; of the exports one for each runtime. The oldest datasets leaves a file open
-# that it cannot read.
+# their oldest versions; of the exports one for each runtime.
 EXPORTS := $(addprefix tests/export/models/test_export.py::test_,onnx_gives_the_vectors_of_the_encoder \
 	logits_pooled_as_fastembed_does_are_the_vectors eight_bits_are_smaller_and_near \
 	opensearch_gets_named_vectors_without_special_tokens)
 # Two: in `.ci/run` another target takes a part of the two cores.
 test-oldest: WORKERS := 2
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python $(PYTEST) -W "ignore:unclosed file <_io.BufferedReader:ResourceWarning" \
-		tests/data/test_tables.py tests/data/test_multilabel.py tests/data/test_sts.py tests/losses/test_base.py \
+	$(OLDEST)/bin/python $(PYTEST) tests/data/test_tables.py tests/data/test_multilabel.py tests/data/test_sts.py tests/losses/test_base.py \
 		tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py tests/models tests/training \
 		tests/runs/test_state.py tests/runs/test_resumable.py tests/runs/test_private_trainer.py \
 		tests/runs/test_finite.py tests/distributed/test_training_ranks.py tests/distributed/test_resumed_ranks.py \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_an_empty_cell_in_marks_is_no_blank_line(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", 'text\none\n\n  \n""\ntwo\nthree\n')
     with pytest.raises(DataError, match=r"x\.csv:5: the text in 'text' is blank"):
         load_texts(str(path))
+
+
+def test_a_changed_file_of_the_old_size_and_time_is_not_read_from_the_cache(tmp_path: Path) -> None:
+    """Its rows would be those of the old file, and the lines in messages those of the new one."""
+    file = write(tmp_path / "texts.csv", "id,text\n1,aa\n2,bb\n")
+    assert len(load_texts(str(file))) == 2
+    status = file.stat()
+    write(file, "id,text\n1,aa or b\n")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_size == status.st_size
+    with pytest.raises(DataError, match=r"texts\.csv: 1 rows were found, and 2 are in the cache; touch"):
+        load_texts(str(file))
 
 
 def test_marks_behind_a_backslash_are_told(tmp_path: Path) -> None:

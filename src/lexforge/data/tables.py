@@ -315,6 +315,10 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
 
     rows = rows_in_cache(path, repr(form), records, form.header)
+    if len(rows) != len(lines):  # the file was changed, and has its old size and time
+        raise DataError(
+            f"{path}: {len(lines)} rows were found, and {len(rows)} are in the cache; touch the file"
+        )
     escaped = rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode())
     if form.delimiter and form.quoted and (line := _first_line(path, re.compile(escaped))):
         faults.note(

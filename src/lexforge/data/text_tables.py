@@ -32,7 +32,7 @@ from lexforge.data.lines import (
 )
 from lexforge.settings import TableOptions
 
-# File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
+# File ending -> what the file holds. The texts may also end in .gz or .zst.
 READERS = {
     ".csv": "csv",
     ".tsv": "csv",
