@@ -149,10 +149,6 @@ class Config(RecipeSettings):
     """Tokens per text, special tokens included; longer texts are cut. None is 384 from scratch, and what a
     pretrained model was saved with, at most 256. V26 has 192."""
 
-    training_seq_length: int | None = None
-    """Tokens per text of the training rows, at most `max_seq_length`, which makes the steps cheaper. None is
-    a quarter of `max_seq_length` from scratch, but not below 96, and all of it for a pretrained model."""
-
     document_terms: int | None = None
     """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
     makes it exact, within about 1 %. None leaves the number to that weight. If the head was not trained for
@@ -193,12 +189,7 @@ def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
     train = PRESETS[cfg.preset].training_of(cfg.model, lambda: models.own_width(cfg.model))
-    cfg = cfg.follow_model(train, lambda: models.default_tokens(cfg.model), scratch_tokens=384)
-    if cfg.model != LEXICAL or cfg.training_seq_length is not None:
-        return cfg
-    # It searches whole texts from its first step, and learns from their beginnings in much less time.
-    assert cfg.max_seq_length is not None
-    return replace(cfg, training_seq_length=min(cfg.max_seq_length, max(96, cfg.max_seq_length // 4)))
+    return cfg.follow_model(train, lambda: models.default_tokens(cfg.model), scratch_tokens=384)
 
 
 def check(cfg: Config) -> None:
@@ -368,7 +359,7 @@ def start_encoder(
             print(line)
     cfg = prepare_head(cfg, model, loaded.documents, process)
     # The trainer refuses these too, but only after negatives are mined and the teacher has been asked.
-    training.check_training_length(cfg.training_seq_length, model.max_seq_length)
+    training.check_training_length(cfg.train.training_seq_length, model.max_seq_length)
     sparsity.check_terms_of_model(model, document_terms=cfg.document_terms, query_terms=cfg.query_terms)
     return cfg, model
 
@@ -516,7 +507,6 @@ def main(cfg: Config) -> None:
         teacher=embeddings,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
-        training_seq_length=cfg.training_seq_length,
         train_positions=cfg.model != LEXICAL,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,

@@ -178,6 +178,19 @@ def test_the_checkpoints_of_epochs_stay_open_until_the_steps_are_known() -> None
     assert [settings.checkpoint_steps(steps) for steps in (3, 400, 10_000)] == [1, 100, 500]
 
 
+def test_training_rows_are_cut_no_later_than_the_model_reads() -> None:
+    """The trainer refuses rows that are longer than what the model reads."""
+    preset = TrainingSettings(training_seq_length=128)
+    given = TrainingSettings(training_seq_length=100)
+    lengths = [
+        settings.with_defaults(defaults, tokens).training_seq_length
+        for settings in (TrainingSettings(), given)
+        for defaults in (preset, TrainingSettings())
+        for tokens in (None, 64, 256)
+    ]
+    assert lengths == [128, 64, 128, None, None, None, *[100] * 6]
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_progress_bar_is_for_a_terminal(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

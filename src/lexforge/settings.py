@@ -395,6 +395,9 @@ class TrainingSettings:
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
         dropout: Share of every dropout of the encoder, in [0, 1); None keeps those that it has.
+        training_seq_length: Tokens per text of the training rows, special tokens included, at most what the
+            model reads. Longer texts are cut for training alone, which makes the steps cheaper. None leaves
+            the choice to the recipe, and is all that the model reads elsewhere.
         precision: Precision of the encoder under autocast; the loss is computed in float32. `auto` is
             bfloat16 on a processor that computes this encoder faster so, which is measured, and else float32.
         mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, with
@@ -428,6 +431,7 @@ class TrainingSettings:
     weight_decay: Annotated[float, NoFlag] = 0.01
     warmup_fraction: float = 0.1
     dropout: float | None = None
+    training_seq_length: int | None = None
     precision: Precision = "bf16"
     mini_batch_size: int | Literal["auto"] | None = None
     gradient_checkpointing: bool = False
@@ -463,16 +467,25 @@ class TrainingSettings:
             raise ValueError(f"logging_steps above 1 must be a whole number; received {self.logging_steps}")
 
     def left_open(self) -> TrainingSettings:
-        """Return the settings without length and learning rate, which a command line may give."""
-        return replace(self, steps=None, epochs=None, learning_rate=None)
+        """Return the settings without length, learning rate and tokens, which a command line may give."""
+        return replace(self, steps=None, epochs=None, learning_rate=None, training_seq_length=None)
 
-    def with_defaults(self, defaults: TrainingSettings) -> TrainingSettings:
-        """Return the settings with the steps and the learning rate of others where they are left open."""
+    def with_defaults(self, defaults: TrainingSettings, tokens: int | None = None) -> TrainingSettings:
+        """Return the settings with what others say of length, learning rate and tokens where it is left open.
+
+        Args:
+            defaults: The other settings.
+            tokens: Tokens per text that the model reads; None for one without a limit.
+        """
         open_length = self.steps is None and self.epochs is None
+        cut = self.training_seq_length
+        if cut is None and defaults.training_seq_length is not None:
+            cut = min(defaults.training_seq_length, tokens or defaults.training_seq_length)
         return replace(
             self,
             steps=defaults.steps if open_length else self.steps,
             learning_rate=defaults.learning_rate if self.learning_rate is None else self.learning_rate,
+            training_seq_length=cut,
         )
 
     def checkpoint_steps(self, steps: int | None) -> int:
@@ -491,6 +504,7 @@ class TrainingSettings:
             "fastest_precision": self.precision == "auto",
             "dropout": self.dropout,
             "gradient_checkpointing": self.gradient_checkpointing,
+            "training_seq_length": self.training_seq_length,
         }
 
     def arguments(
@@ -591,6 +605,8 @@ class Preset:
         learning_rate_width: Hidden size of the encoder that the learning rate was chosen for; a wider one
             takes less, in proportion. None takes the rate for every encoder.
         scratch_learning_rate: Peak learning rate for the lexical backbone.
+        scratch_seq_length: Tokens per text of its training rows; None takes all that it reads. It searches
+            whole texts from its first step, and learns from their beginnings in much less time.
 
     Source: Yang et al., "Tensor Programs V" (arXiv 2203.03466): the rate of Adam in proportion to 1 / width.
     """
@@ -605,6 +621,7 @@ class Preset:
     data: DataSettings = DataSettings()
     learning_rate_width: int | None = None
     scratch_learning_rate: float = 1e-3
+    scratch_seq_length: int | None = 96
 
     def training_from_scratch(self) -> TrainingSettings:
         """Return how the lexical backbone is trained.
@@ -612,7 +629,13 @@ class Preset:
         It has everything to learn: it takes 300 steps of 64 rows, because they are cheap, at a rate of its
         own.
         """
-        return replace(self.train, steps=300, batch_size=64, learning_rate=self.scratch_learning_rate)
+        return replace(
+            self.train,
+            steps=300,
+            batch_size=64,
+            learning_rate=self.scratch_learning_rate,
+            training_seq_length=self.scratch_seq_length,
+        )
 
     def training_of(self, model: str | None, width: Callable[[], int | None]) -> TrainingSettings:
         """Return how a model is trained.
@@ -736,7 +759,9 @@ ADAPT = replace(
 )
 # What the teachers find best is no answer for InfoNCE here: with the lexical backbone that was not measured.
 ADAPT_SCRATCH = replace(
-    LEXFORGE_SCRATCH, loss=replace(LEXFORGE_SCRATCH.loss, infonce_weight=0.0, distillation_weight=1.0)
+    LEXFORGE_SCRATCH,
+    loss=replace(LEXFORGE_SCRATCH.loss, infonce_weight=0.0, distillation_weight=1.0),
+    scratch_seq_length=None,  # teachers score whole passages
 )
 
 # FlagEmbedding's temperature for BGE-M3. A text has no terms but its own, so no sparsity term is needed, and
@@ -1062,7 +1087,7 @@ class RecipeSettings:
             scratch_tokens: Tokens per text of the lexical backbone.
         """
         tokens = tokens_of_model(self.max_seq_length, self.model, default_tokens, scratch_tokens)
-        return replace(self, train=self.train.with_defaults(train), max_seq_length=tokens)
+        return replace(self, train=self.train.with_defaults(train, tokens), max_seq_length=tokens)
 
 
 def tokens_of_model(

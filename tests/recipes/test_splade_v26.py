@@ -53,6 +53,9 @@ RECIPE = ROOT / "recipes" / "splade_v26.py"
 WORDS = "list array search index query document vector sparse token model train python file graph".split()
 
 
+FOUR_STEPS = TrainingSettings(
+    steps=4, batch_size=4, gradient_accumulation_steps=1, precision="fp32", save_steps=2, logging_steps=1
+)
 # Twelve documents seldom give a batch of four rows with a negative each in which no text is repeated.
 TWO_ROWS = TrainingSettings(steps=2, batch_size=2, gradient_accumulation_steps=1, precision="fp32")
 
@@ -94,14 +97,7 @@ def config(beir: Path, **others: Any) -> Any:
         "output_dir": beir.parent / "run",
         "max_seq_length": 16,
         "evaluation": EvaluationSettings(),
-        "train": TrainingSettings(
-            steps=4,
-            batch_size=4,
-            gradient_accumulation_steps=1,
-            precision="fp32",
-            save_steps=2,
-            logging_steps=1,
-        ),
+        "train": FOUR_STEPS,
     }
     teacher = PRESETS[others.get("preset", "lexforge-scratch")].data.teacher
     keeps_embeddings = "loss" in others and others["loss"].needs_teacher and teacher != "bm25"
@@ -682,7 +678,7 @@ def test_a_number_of_the_preset_without_a_weight_is_dropped(beir: Path, tiny_che
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"training_seq_length": 17}, "max_seq_length, 16; received 17"),
+        ({"train": replace(FOUR_STEPS, training_seq_length=17)}, "max_seq_length, 16; received 17"),
         ({"query_terms": 10**6}, "query_terms must lie between 0 and the"),
         ({"document_terms": 10**6}, "document_terms must lie between 0 and the"),
     ],
@@ -690,7 +686,7 @@ def test_a_number_of_the_preset_without_a_weight_is_dropped(beir: Path, tiny_che
 def test_numbers_beyond_the_model_are_refused_when_it_is_loaded(
     beir: Path,
     tiny_checkpoint: Path,
-    others: dict[str, int],
+    others: dict[str, Any],
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -709,6 +705,7 @@ def test_the_lexical_backbone_is_trained_as_its_preset_says(name: PresetName, sc
     """
     train = recipe.resolve(recipe.defaults("lexical", name)).train
     assert (train.lr_scheduler_type, train.steps, train.batch_size) == (schedule, 300, 64)
+    assert train.training_seq_length == 96
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:

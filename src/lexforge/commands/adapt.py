@@ -160,7 +160,7 @@ def resolve(cfg: Config) -> Config:
     tokens = tokens_of_model(
         cfg.max_seq_length, model, lambda: models.default_tokens(cfg.model), scratch_tokens=384
     )
-    return replace(cfg, train=cfg.train.with_defaults(train), max_seq_length=tokens)
+    return replace(cfg, train=cfg.train.with_defaults(train, tokens), max_seq_length=tokens)
 
 
 def preset_of(cfg: Config) -> Preset:

@@ -8,7 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, TrainingSettings
-    from lexforge.training.any_loss import check_full_batch, check_queue
+    from lexforge.training.any_loss import check_full_batch, check_queue, check_training_length
     from lexforge.training.batch_samplers import weighted_batches
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.plan import Plan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         unknown_rows,
     )
     from lexforge.training.recipe_terms import Terms, case_notes
-    from lexforge.training.trainer import DenseTrainer, SpladeTrainer, check_training_length
+    from lexforge.training.trainer import DenseTrainer, SpladeTrainer
 
 __all__ = [
     "PRESETS",

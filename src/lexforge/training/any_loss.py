@@ -53,13 +53,15 @@ class AnyLossTraining(BaseTrainer):
         gradient_checkpointing: Whether the backward pass computes the activations of each layer again instead
             of keeping them. The setting of that name in `args` fails with some versions of
             sentence-transformers and transformers, which this does not.
+        training_seq_length: Tokens per text of the training rows, special tokens included; longer texts are
+            cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
         **kwargs: The other arguments of the parent.
 
     Raises:
         TypeError: If the loss is none of the above, such as a function that builds one.
         ValueError: If a loss was built with another model, if one of ours with a state is given with
-            `model_init`, if several ranks would compute different losses of ours in one step, or if `train`
-            finds that no step can be taken.
+            `model_init`, if several ranks would compute different losses of ours in one step, if
+            `training_seq_length` is out of range, or if `train` finds that no step can be taken.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class AnyLossTraining(BaseTrainer):
         fastest_precision: bool = False,
         dropout: float | None = None,
         gradient_checkpointing: bool = False,
+        training_seq_length: int | None = None,
         **kwargs: Any,
     ) -> None:
         self.dropout = dropout
+        self.training_seq_length = training_seq_length
         self.gradient_checkpointing = gradient_checkpointing
         self._label_columns = _label_columns(kwargs.get("data_collator"))
         # "train" or "eval" -> name -> [sum over the batches since the last line of the log, number of them].
@@ -116,6 +120,7 @@ class AnyLossTraining(BaseTrainer):
 
     def prepare_model(self, model: BaseModel) -> None:
         """Change a model in place before it is trained: padding is skipped, and what was asked for set."""
+        check_training_length(self.training_seq_length, model.max_seq_length)
         widen_products(model)  # a copy of a model in the middle of its training computes as that one did
         if self.dropout is not None:
             set_dropout(model, self.dropout)
@@ -137,6 +142,13 @@ class AnyLossTraining(BaseTrainer):
         """Drop the columns that no loss reads, and do what the parent does."""
         dataset = without_extra_columns(dataset, self._label_columns, f"{dataset_name}_dataset")
         return super().preprocess_dataset(dataset, dataset_name=dataset_name)
+
+    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> BaseDataCollator:
+        """The collator of the parent, which cuts texts where the training rows are to be cut."""
+        stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
+        if self.training_seq_length is not None:
+            stock.max_length = self.training_seq_length
+        return stock
 
     def get_batch_sampler(
         self, dataset: Any, batch_size: int, drop_last: bool, *args: Any, **kwargs: Any
@@ -356,4 +368,21 @@ def check_queue(size: int, settings: TrainingSettings, processes: int) -> None:
         raise ValueError(
             f"--queue-size must be at least {settings.batch_size * processes}, the texts of one batch (batch "
             f"size {settings.batch_size}, number of processes {processes}); received {size}"
+        )
+
+
+def check_training_length(tokens: int | None, longest: int | None) -> None:
+    """Refuse a number of tokens per training text that holds no token or that the model cannot read.
+
+    Args:
+        tokens: The number, special tokens included; None stands for `longest`.
+        longest: The model's `max_seq_length`; None for no limit.
+
+    Raises:
+        ValueError: If the number is out of range.
+    """
+    if tokens is not None and not (tokens >= 3 and (longest is None or tokens <= longest)):
+        raise ValueError(
+            "training_seq_length must lie between 3, a token between two special ones, and the model's "
+            f"max_seq_length, {longest}; received {tokens}"
         )

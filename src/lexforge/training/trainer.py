@@ -72,8 +72,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
         average_horizon: Number of steps over which the trained weights in that model are averaged, as a share
             of all steps, in [0, 1] (`WeightAverage`); 0 takes the weights of the last step.
-        training_seq_length: Tokens per text of the training rows, special tokens included; longer texts are
-            cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
         train_positions: Whether learned position embeddings are trained. A short training of the lexical
             backbone should leave them alone (`freeze_positions`).
         document_terms: Wanted mean number of active terms per document in that model; None leaves it to the
@@ -83,17 +81,17 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         counted_texts: Queries and documents, by `"query"` and `"document"`, a sample of which is counted:
             texts like those that the model will encode. Where there are few of a kind, texts of the training
             rows fill the sample up.
-        **kwargs: `fastest_precision`, `dropout` and `gradient_checkpointing` of `AnyLossTraining`, and all of
-            `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
-            `model_init` and others.
+        **kwargs: `fastest_precision`, `dropout`, `gradient_checkpointing` and `training_seq_length` of
+            `AnyLossTraining`, and all of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
+            `evaluator`, `callbacks`, `model_init` and others.
 
     Raises:
         TypeError: If the loss is none of the above.
         ValueError: If a teacher, a curriculum or a wanted number of terms is given for other losses, the
             model cannot be brought to such a number, the rows of a `NeuralSparseLoss` are not what
-            `lexforge.data.columns.check_cells` asks for, the phases do not cover training,
-            `training_seq_length` is out of range, or `train` finds that no step can be taken or that the
-            schedule cannot follow the phases; see also `AnyLossTraining`.
+            `lexforge.data.columns.check_cells` asks for, the phases do not cover training, or `train` finds
+            that no step can be taken or that the schedule cannot follow the phases; see also
+            `AnyLossTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
         DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
         DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
@@ -111,7 +109,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         start_share: float = 0.0,
         prune_threshold: float = 0.0,
         average_horizon: float = 0.0,
-        training_seq_length: int | None = None,
         train_positions: bool = True,
         document_terms: float | None = None,
         query_terms: float | None = None,
@@ -124,7 +121,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         self.start_share = start_share
         self.prune_threshold = prune_threshold
         self.weight_average = WeightAverage(average_horizon) if average_horizon else None
-        self.training_seq_length = training_seq_length
         self.train_positions = train_positions
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.counted_texts = counted_texts or {}
@@ -149,7 +145,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
     def prepare_model(self, model: BaseModel) -> None:
         """Remember the weights of a model that is to be trained, and fuse its head."""
         assert isinstance(model, SparseEncoder)
-        check_training_length(self.training_seq_length, model.max_seq_length)
         check_terms_of_model(model, **self.wanted_terms)
         if self.prune_threshold:
             decoder_biases(model)  # an error now, and not after the last step
@@ -248,8 +243,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
-        if self.training_seq_length is not None:
-            stock.max_length = self.training_seq_length
         return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
@@ -353,9 +346,9 @@ class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceT
         model: The model to train; None if `model_init` makes it.
         loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
             default of `SentenceTransformerTrainer`.
-        **kwargs: `fastest_precision`, `dropout` and `gradient_checkpointing` of `AnyLossTraining`, and all of
-            `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
-            `model_init` and others.
+        **kwargs: `fastest_precision`, `dropout`, `gradient_checkpointing` and `training_seq_length` of
+            `AnyLossTraining`, and all of `SentenceTransformerTrainer`: `args`, `train_dataset`,
+            `eval_dataset`, `evaluator`, `callbacks`, `model_init` and others.
 
     Raises:
         TypeError: If the loss is none of the above.
@@ -375,20 +368,3 @@ class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceT
         """A collator with the stock collator's settings, whose batches also name their rows."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
         return DenseCollator.like(stock, encoder=model)
-
-
-def check_training_length(tokens: int | None, longest: int | None) -> None:
-    """Refuse a number of tokens per training text that holds no token or that the model cannot read.
-
-    Args:
-        tokens: The number, special tokens included; None stands for `longest`.
-        longest: The model's `max_seq_length`; None for no limit.
-
-    Raises:
-        ValueError: If the number is out of range.
-    """
-    if tokens is not None and not (tokens >= 3 and (longest is None or tokens <= longest)):
-        raise ValueError(
-            "training_seq_length must lie between 3, a token between two special ones, and the model's "
-            f"max_seq_length, {longest}; received {tokens}"
-        )
