@@ -19,21 +19,17 @@ class BatchTexts:
     """The texts of a batch as identities, from which the candidates to leave out follow.
 
     Args:
-        anchors: `[B]` int64, this rank's anchors.
-        positives: `[B]` int64, this rank's positives.
-        all_anchors: `[P]` int64, the anchors of all ranks that are gathered.
+        anchors: `[P]` int64, of all ranks that are gathered.
         candidates: `[N]` int64, the positives of the same ranks, then their negatives column by column.
-        relevant: `[B, M]` int64, the documents that are judged relevant to each anchor, sorted within each
-            row and filled up with `NO_TEXT`; None where nothing is known.
-        first: Place of this rank's first row among the rows of all ranks.
+        own: `[B]` int64, the places of this rank's rows among the anchors and the positives.
+        relevant: `[B, M]` int64, the documents that are judged relevant to each anchor of this rank, sorted
+            within each row and filled up with `NO_TEXT`; None where nothing is known.
     """
 
     anchors: Tensor
-    positives: Tensor
-    all_anchors: Tensor
     candidates: Tensor
+    own: Tensor
     relevant: Tensor | None
-    first: int
 
     @classmethod
     def of(cls, features: list[Features] | None, gather: bool) -> BatchTexts | None:
@@ -47,25 +43,24 @@ class BatchTexts:
             The texts of the batch; None without features, or where a column holds neither an identity nor one
             row of tokens per text, as in a batch of images.
         """
-        if features is None or (own := _identities(features)) is None:  # [B, C]
+        if features is None or (texts := _identities(features)) is None:  # [B, C]
             return None
-        everywhere = rows_of_all_ranks(own) if gather else own  # [P, C]
+        everywhere = rows_of_all_ranks(texts) if gather else texts  # [P, C]
+        first = first_gathered_row(len(texts)) if gather else 0
         return cls(
-            anchors=own[:, 0],
-            positives=own[:, 1],
-            all_anchors=everywhere[:, 0],
+            anchors=everywhere[:, 0],
             candidates=everywhere[:, 1:].T.contiguous().flatten(),
+            own=torch.arange(first, first + len(texts), device=texts.device),
             relevant=features[0].get(RELEVANT_KEY),
-            first=first_gathered_row(len(own)) if gather else 0,
         )
 
     @property
-    def own_columns(self) -> Tensor:
-        """The places `[B]` of this rank's positives among the candidates."""
-        return torch.arange(self.first, self.first + len(self.anchors), device=self.anchors.device)
+    def positives(self) -> Tensor:
+        """The positives of all ranks that are gathered, `[P]` int64."""
+        return self.candidates[: len(self.anchors)]
 
     def answers(self, texts: Tensor) -> Tensor:
-        """Find the texts that are known to answer an anchor.
+        """Find the texts that are known to answer an anchor of this rank.
 
         Args:
             texts: `[N]` int64, any texts.
@@ -74,28 +69,27 @@ class BatchTexts:
             `[B, N]` bool: the text is the positive of a row with the same anchor, the anchor's own row among
             them, or it is judged relevant to the anchor.
         """
-        positives = self.candidates[: len(self.all_anchors)]  # [P]
-        ordered = torch.cat([positives, positives.new_full((1,), NO_TEXT)]).sort().values  # [P + 1]
+        ordered = torch.cat([self.positives, self.positives.new_full((1,), NO_TEXT)]).sort().values  # [P + 1]
         # Equal texts have one place in this order, so a mark there speaks for every copy of a text.
-        same_anchor = (self.all_anchors == self.anchors[:, None]).int()  # [B, P]
-        marks = same_anchor.new_zeros(len(self.anchors), len(ordered))
-        marks.index_add_(1, torch.searchsorted(ordered, positives), same_anchor)
+        same_anchor = (self.anchors == self.anchors[self.own, None]).int()  # [B, P]
+        marks = same_anchor.new_zeros(len(self.own), len(ordered))
+        marks.index_add_(1, torch.searchsorted(ordered, self.positives), same_anchor)
         place = torch.searchsorted(ordered, texts)  # [N]
         found = (marks > 0)[:, place] & (ordered[place] == texts)
         return found if self.relevant is None else found | contained(texts, self.relevant)
 
     @cached_property
     def known(self) -> Tensor:
-        """The candidates that are known to answer an anchor, `[B, N]` bool."""
+        """The candidates that are known to answer an anchor of this rank, `[B, N]` bool."""
         return self.answers(self.candidates)
 
     @cached_property
     def answered(self) -> Tensor:
         """The anchors of all ranks that this rank's positives are known to answer, `[B, P]` bool."""
-        answers = self.known[:, : len(self.all_anchors)]  # [B, P]
-        if len(self.all_anchors) > len(self.anchors):
+        answers = self.known[:, : len(self.anchors)]  # [B, P]
+        if len(self.anchors) > len(self.own):
             answers = rows_of_all_ranks(answers)  # [P, P]
-        return answers[:, self.first : self.first + len(self.anchors)].T
+        return answers[:, self.own].T
 
     def left_out(self) -> Tensor:
         """Find the candidates that are left out of an anchor's softmax over the whole batch.
@@ -104,7 +98,7 @@ class BatchTexts:
             `[B, N]` bool: those that answer the anchor, and all but the first of those with the same text.
             The anchor's own positive is never left out.
         """
-        return (self.known | repeated(self.candidates)).scatter_(1, self.own_columns[:, None], False)
+        return (self.known | repeated(self.candidates)).scatter_(1, self.own[:, None], False)
 
     def left_out_within_rows(self, own: Tensor) -> Tensor:
         """Find the documents that are left out where an anchor meets those of its own row alone.
@@ -129,8 +123,7 @@ class BatchTexts:
             `[B, P]` bool: the positive is known to answer the anchor, or the anchor repeats an earlier one.
             The positive's own anchor is never left out.
         """
-        left_out = self.answered | repeated(self.all_anchors)
-        return left_out.scatter_(1, self.own_columns[:, None], False)
+        return (self.answered | repeated(self.anchors)).scatter_(1, self.own[:, None], False)
 
     def same_meaning(self) -> Tensor:
         """Find the rows of all ranks whose two texts say the same as those of a row of this rank.
@@ -139,11 +132,10 @@ class BatchTexts:
             `[B, P]` bool: the two rows share a text, or a positive is known to answer the other anchor.
             The row itself is not among them.
         """
-        rows = len(self.all_anchors)
-        same = self.known[:, :rows] | self.answered  # [B, P]
-        same |= self.candidates[:rows] == self.anchors[:, None]
-        same |= self.all_anchors == self.positives[:, None]
-        return same.scatter_(1, self.own_columns[:, None], False)
+        same = self.known[:, : len(self.anchors)] | self.answered  # [B, P]
+        same |= self.positives == self.anchors[self.own, None]
+        same |= self.anchors == self.positives[self.own, None]
+        return same.scatter_(1, self.own[:, None], False)
 
 
 def _identities(features: list[Features]) -> Tensor | None:
@@ -227,14 +219,17 @@ def repeated(values: Tensor) -> Tensor:
     return torch.zeros_like(again).scatter_(-1, order, again)
 
 
-def share_left_out(left_out: Tensor) -> Tensor:
-    """Return the share of negatives that are left out, as a 0-dim float without a host sync.
+def share_left_out(left_out: Tensor | None) -> dict[str, Tensor]:
+    """Return the share of negatives that are left out, for the metrics of a loss, without a host sync.
 
     Args:
-        left_out: `[B, N]` bool; one candidate of each row, its positive, is no negative in any case.
+        left_out: `[B, N]` bool; one candidate of each row, its positive, is no negative in any case. None
+            where nothing is known of the texts.
 
     Returns:
-        A number in [0, 1]; 0 where there is no negative.
+        `candidates/left_out` -> a 0-dim float in [0, 1], 0 where there is no negative; empty for None.
     """
+    if left_out is None:
+        return {}
     negatives = len(left_out) * max(left_out.shape[1] - 1, 0)
-    return left_out.sum().float() / max(negatives, 1)
+    return {"candidates/left_out": left_out.sum().float() / max(negatives, 1)}

@@ -225,7 +225,7 @@ class HCLLoss(EmbeddingLoss):
         own = self._own_places(views[0])
         texts = BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.same_meaning()  # [B, P], by texts
-        self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
+        self.metrics = share_left_out(left_out)
         return _contrast(
             views, gathered, own, self.temperature, self.tau_plus, self.beta, self.estimator, left_out
         )

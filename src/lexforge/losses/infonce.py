@@ -161,7 +161,7 @@ class InfoNCELoss(EmbeddingLoss):
         anchor, positive, *_ = embeddings
         texts = BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.left_out()  # [B, N]
-        self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
+        self.metrics = share_left_out(left_out)
         loss = self._ranking(anchor, embeddings[1:], left_out)
         if self.symmetric:
             mirrored = None if texts is None else texts.mirrored()  # [B, P]

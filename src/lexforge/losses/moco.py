@@ -161,21 +161,17 @@ class MoCoLoss(EmbeddingLoss):
         queries, keys = (unit_rows(rows) for rows in embeddings)
         keys = keys.to(queries.dtype)  # the moving average keeps its format where the model gets another one
         texts = BatchTexts.of(features, gather=True)
-        queued = len(self.queue)
-        if queued:
+        if len(self.queue):
             held_texts = self.queue.held_texts()  # [Q]
             left_out = None if texts is None or held_texts is None else texts.answers(held_texts)  # [B, Q]
             held = self.queue.contents()[0].to(queries.dtype)  # [Q, D]
             loss = moco(queries, keys, held, self.temperature, left_out=left_out)
+            self.metrics = {} if left_out is None else {"candidates/left_out": left_out.float().mean()}
         else:  # The other keys of the batch stand in for the queue.
             left_out = None if texts is None else texts.left_out()  # [B, P]
             scores = queries @ self._compared(keys).T
             loss = ranking_cross_entropy(scores, self._own_places(keys), self.temperature, left_out)
-        if left_out is None:
-            self.metrics = {}
-        else:  # All keys of the queue are negatives; of the batch one key of each row is its positive.
-            share = left_out.float().mean() if queued else share_left_out(left_out)
-            self.metrics = {"candidates/left_out": share}
+            self.metrics = share_left_out(left_out)  # one key of each row is its positive
         if is_training(self.model):
             self.queue.enqueue(self._compared(keys), texts=None if texts is None else texts.candidates)
         return loss

@@ -235,9 +235,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         self.metrics = {
             "terms/query": _active_dimensions([anchor]),
             "terms/document": _active_dimensions(documents),
+            **share_left_out(left_out),
         }
-        if left_out is not None:
-            self.metrics["candidates/left_out"] = share_left_out(left_out)
         # A factor is a tensor of its own: a weight on the device would make each `if` above wait for it.
         for name in self.sparsity_factors.keys() & parts.keys():
             parts[name] = self.sparsity_factors[name] * parts[name]
