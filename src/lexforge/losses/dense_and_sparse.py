@@ -76,18 +76,10 @@ class DenseAndSparseLoss(NeuralSparseLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> dict[str, Tensor]:
-        """Compute the weighted parts of `NeuralSparseLoss`, and the part `dense`.
+        """Compute the parts of `NeuralSparseLoss`, and `dense`, of the columns `[B, V + D]` of `embed`.
 
-        Args:
-            embeddings: One `[B, V + D]` float tensor per column, as `embed` makes them.
-            features: One dict per column, as for `NeuralSparseLoss`.
-            labels: As for `NeuralSparseLoss`.
-
-        Returns:
-            Term name -> 0-dim float; their sum is the loss.
-
-        Raises:
-            ValueError: If another loss has encoded the columns, which have no dense vectors then.
+        As `NeuralSparseLoss.compute_loss`, but the features are needed: without them another loss has encoded
+        the columns, which have no dense vectors then.
         """
         if features is None:
             raise ValueError(

@@ -126,14 +126,7 @@ class MoCoLoss(EmbeddingLoss):
         self.queue = KeyQueue(queue_size, embedding_dimension(model), with_texts=True)
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
-        """Encode the first column by the model, the second by its moving average.
-
-        Args:
-            inputs: Two columns.
-
-        Returns:
-            Two `[B, D]` float tensors; the second has no gradient.
-        """
+        """Encode the first of two columns by the model, the second by its moving average."""
         if len(inputs) != 2:
             raise ValueError(
                 f"MoCoLoss needs the columns (anchor, positive); received {len(inputs)} text columns"
@@ -143,15 +136,10 @@ class MoCoLoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
-        """Compute the loss and, in training, enqueue the keys; see `EmbeddingLoss.forward`.
+        """Compute the loss of queries and keys and, in training, enqueue the keys.
 
-        Args:
-            embeddings: Queries and keys, `[B, D]` float each.
-            features: Needed: without them the second column was not encoded by the moving average.
-            labels: Not read.
-
-        Returns:
-            0-dim float.
+        As `EmbeddingLoss.compute_loss`, but the features are needed: without them the second column was not
+        encoded by the moving average.
         """
         if features is None:
             raise ValueError(
