@@ -1,8 +1,9 @@
-"""SPLADE encoders from models without a masked language modelling head: decoder LMs and bare encoders.
+"""The modules of a new SPLADE encoder, from a checkpoint with or without a head of masked language modelling.
 
-The states of the tokens go through a decoder of their own, a stock `Dense` of sentence-transformers, into
-`SpladePooling`. So every module is stock, the saved encoder loads with plain sentence-transformers, and the
-decoder has the bias that the restriction of the vocabulary needs.
+Without it, as in decoder LMs and bare encoders, the states of the tokens go through a decoder of their
+own, a stock `Dense` of sentence-transformers, into `SpladePooling`. So every module is stock, the saved
+encoder loads with plain sentence-transformers, and the decoder has the bias that the restriction of the
+vocabulary needs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.models.prompts import own_prompts
 from lexforge.models.token_weights import freeze_pooler
@@ -26,68 +28,51 @@ logger = logging.getLogger(__name__)
 DECODER_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
-def build_decoder_lm(name: str) -> list[nn.Module]:
-    """Build the modules of an encoder from a decoder LM that looks both ways.
+def modules_of_checkpoint(name: str) -> list[nn.Module]:
+    """Build the modules of an encoder from a masked language model, a decoder LM, or a bare encoder.
 
-    The causal mask is taken away (CSPLADE's bidirectional variant): a token of a text sees those that
-    follow it. `config.is_causal` is saved as False, so whoever loads the model gets the same attention. The
-    logits of all tokens are pooled. The output embedding of the language model becomes the decoder, a copy
-    where it is tied to the input embedding. Its logits are made for next words: scale them with
-    `scale_head`.
-
-    An adapter (LoRA) is saved beside the name of its base and without a configuration, so its base must be a
-    saved encoder: save this one, load it, and add the adapter to that.
+    A head of which weights are missing is refused, or replaced where there is none at all: transformers would
+    fill it with random numbers and only log it.
 
     Args:
-        name: A folder or a hub name of a model of `DECODER_FAMILIES`.
+        name: A folder or a hub name of a checkpoint of transformers.
 
     Returns:
-        Transformer, Dense and SpladePooling.
+        Transformer and SpladePooling, and between them a Dense where the model has no head.
 
     Raises:
-        ValueError: If weights of the language model are missing, or its tokenizer has no token to pad with.
-
-    Source: Xu et al. 2025, "CSPLADE" (arXiv 2504.10816), the variant with bidirectional attention.
+        ValueError: If the model is of another family, weights are missing, the tokenizer of a decoder LM has
+            no token to pad with, or the embeddings of a bare encoder have another width than its states.
     """
-    weight = _output_embedding(name)
-    transformer = Transformer(name)
-    transformer.model.config.is_causal = False
-    transformer.model.config.use_cache = False  # nothing is generated
-    tokenizer: Any = transformer.tokenizer
-    if tokenizer.pad_token is None:  # decoder LMs are trained without padding; the mask hides these tokens
-        if tokenizer.eos_token is None:
-            raise ValueError(
-                f"the tokenizer of {name} has neither a token for padding nor one for the end of a text"
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-        transformer.model.config.pad_token_id = tokenizer.pad_token_id
-    return [transformer, _decoder(weight), SpladePooling("max")]
-
-
-def build_bare_encoder(name: str, missing: str) -> list[nn.Module]:
-    """Build the modules of an encoder from a bidirectional transformer that was saved without a head.
-
-    The matrix of the input embeddings becomes the decoder, with a bias of zeros.
-
-    Args:
-        name: A folder or a hub name of a checkpoint, such as that of a `BertModel`.
-        missing: What a masked language model would need and the checkpoint lacks, for the message.
-
-    Returns:
-        Transformer, Dense and SpladePooling.
-
-    Raises:
-        ValueError: If weights of the encoder itself are missing too, or if the embeddings have another width
-            than the states, as those of ELECTRA can.
-    """
+    config = AutoConfig.from_pretrained(name)
+    if config.model_type in DECODER_FAMILIES:
+        return _decoder_lm(name)
+    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        families = ", ".join(DECODER_FAMILIES)
+        raise ValueError(
+            f"{name} is a model of type {config.model_type!r} ({type(config).__name__}), which does not "
+            f"become a SPLADE encoder; pass a masked language model, a decoder LM ({families}), or an "
+            "encoder such as a BertModel"
+        )
+    # Without the weights, which are loaded below.
+    model, loading = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True, device_map="meta")
+    missing = sorted(loading["missing_keys"])
+    if not missing:
+        return [Transformer(name, transformer_task="fill-mask"), SpladePooling("max")]
+    what = f"{type(model).__name__} misses {len(missing)} of its weights ({', '.join(missing[:4])})"
+    if any(architecture.endswith("ForMaskedLM") for architecture in config.architectures or ()):
+        raise ValueError(
+            f"{name} is not a complete masked language model: {what}. SPLADE needs the head trained with the "
+            "encoder"
+        )
     _, loading = AutoModel.from_pretrained(name, output_loading_info=True, device_map="meta")
     _refuse_missing(name, [key for key in loading["missing_keys"] if not key.startswith("pooler.")])
     return _decoded_by_embeddings(
-        Transformer(name), f"{name} is not a complete masked language model: {missing}"
+        Transformer(name), f"{name} is not a complete masked language model: {what}"
     )
 
 
-def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
+def modules_of_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
     """Build the modules of an encoder from the transformer of a dense `SentenceTransformer`.
 
     The matrix of its input embeddings becomes the decoder, with a bias of zeros. Pooling and what follows it
@@ -110,6 +95,39 @@ def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
     return _decoded_by_embeddings(transformer, f"{name} is a dense encoder"), own_prompts(dense)
 
 
+def _decoder_lm(name: str) -> list[nn.Module]:
+    """Build the modules of an encoder from a decoder LM that looks both ways.
+
+    The causal mask is taken away (CSPLADE's bidirectional variant): a token of a text sees those that
+    follow it. `config.is_causal` is saved as False, so whoever loads the model gets the same attention. The
+    logits of all tokens are pooled. The output embedding of the language model becomes the decoder, a copy
+    where it is tied to the input embedding. Its logits are made for next words: scale them with
+    `scale_head`.
+
+    An adapter (LoRA) is saved beside the name of its base and without a configuration, so its base must be a
+    saved encoder: save this one, load it, and add the adapter to that.
+
+    Source: Xu et al. 2025, "CSPLADE" (arXiv 2504.10816), the variant with bidirectional attention.
+    """
+    loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True)
+    language_model, loading = loaded
+    _refuse_missing(name, loading["missing_keys"])
+    weight: Tensor = language_model.get_output_embeddings().weight.detach().clone()  # [V, D]
+    del loaded, language_model  # gone before the encoder is loaded
+    transformer = Transformer(name)
+    transformer.model.config.is_causal = False
+    transformer.model.config.use_cache = False  # nothing is generated
+    tokenizer: Any = transformer.tokenizer
+    if tokenizer.pad_token is None:  # decoder LMs are trained without padding; the mask hides these tokens
+        if tokenizer.eos_token is None:
+            raise ValueError(
+                f"the tokenizer of {name} has neither a token for padding nor one for the end of a text"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+        transformer.model.config.pad_token_id = tokenizer.pad_token_id
+    return [transformer, _decoder(weight), SpladePooling("max")]
+
+
 def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Module]:
     """The transformer, with its pooler at rest, and a head made of its input embeddings."""
     freeze_pooler(transformer)
@@ -122,15 +140,6 @@ def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Modul
             f"states of width {width}"
         )
     return [transformer, _decoder(embeddings), SpladePooling("max")]
-
-
-def _output_embedding(name: str) -> Tensor:
-    """Return the matrix `[V, D]` of a language model, which is gone before its encoder is loaded."""
-    loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True)
-    model, loading = loaded
-    _refuse_missing(name, loading["missing_keys"])
-    weight: Tensor = model.get_output_embeddings().weight.detach().clone()
-    return weight
 
 
 def _decoder(weight: Tensor) -> Dense:

@@ -8,21 +8,12 @@ from pathlib import Path
 
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
-from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-from torch import nn
-from transformers import AutoConfig, AutoModelForMaskedLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.card import RetrieverCard
 from lexforge.models.fused import fuse_splade_head
 from lexforge.models.head_scale import scale_head
-from lexforge.models.headless import (
-    DECODER_FAMILIES,
-    build_bare_encoder,
-    build_decoder_lm,
-    build_from_dense,
-)
+from lexforge.models.headless import modules_of_checkpoint, modules_of_dense
 from lexforge.models.names import check_saved_class, checked_name
 from lexforge.models.structure import limit_to_positions, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
@@ -84,7 +75,7 @@ def build_splade(
         if has_token_weights(name):
             modules, prompts = build_token_weights(name)
         else:
-            modules, prompts = build_from_dense(name) if saved else (_modules_of_checkpoint(name), {})
+            modules, prompts = modules_of_dense(name) if saved else (modules_of_checkpoint(name), {})
         model = SparseEncoder(
             modules=modules,
             device=device,
@@ -110,33 +101,3 @@ def build_splade(
         else:
             scale_head(model, texts)
     return fuse_splade_head(model).eval() if fused else model.eval()
-
-
-def _modules_of_checkpoint(name: str) -> list[nn.Module]:
-    """Return the modules of a new encoder: of a masked language model, a decoder LM, or a bare encoder.
-
-    A head of which weights are missing is refused, or replaced where there is none at all: transformers would
-    fill it with random numbers and only log it.
-    """
-    config = AutoConfig.from_pretrained(name)
-    if config.model_type in DECODER_FAMILIES:
-        return build_decoder_lm(name)
-    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        families = ", ".join(DECODER_FAMILIES)
-        raise ValueError(
-            f"{name} is a model of type {config.model_type!r} ({type(config).__name__}), which does not "
-            f"become a SPLADE encoder; pass a masked language model, a decoder LM ({families}), or an "
-            "encoder such as a BertModel"
-        )
-    # Without the weights, which are loaded below.
-    model, loading = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True, device_map="meta")
-    missing = sorted(loading["missing_keys"])
-    if not missing:
-        return [Transformer(name, transformer_task="fill-mask"), SpladePooling("max")]
-    what = f"{type(model).__name__} misses {len(missing)} of its weights ({', '.join(missing[:4])})"
-    if any(architecture.endswith("ForMaskedLM") for architecture in config.architectures or ()):
-        raise ValueError(
-            f"{name} is not a complete masked language model: {what}. SPLADE needs the head trained with the "
-            "encoder"
-        )
-    return build_bare_encoder(name, what)
