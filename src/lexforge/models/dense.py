@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.names import check_saved_class, checked_name
-from lexforge.models.structure import limit_to_positions, set_max_seq_length
+from lexforge.models.structure import set_max_seq_length
 
 
 def build_dense(
@@ -51,8 +51,5 @@ def build_dense(
         None if modules else name, modules=modules, device=device, similarity_fn_name=similarity
     )
     check_similarity(model.similarity_fn_name)
-    if max_seq_length is None:
-        limit_to_positions(model)
-    else:
-        set_max_seq_length(model, max_seq_length)
+    set_max_seq_length(model, max_seq_length)
     return model

@@ -9,7 +9,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.names import checked_name, model_settings, model_type
 from lexforge.models.splade import build_splade
-from lexforge.models.structure import limit_to_positions, set_max_seq_length
+from lexforge.models.structure import set_max_seq_length
 from lexforge.models.token_weights import TokenWeights, load_sparse_encoder
 
 
@@ -49,7 +49,7 @@ def load_encoder(
         model: SparseEncoder | SentenceTransformer = build_splade(name, device=device)
     else:
         model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
-        limit_to_positions(model)
+        set_max_seq_length(model, None)
     # An index names the length of its model, which may be the longest of several.
     if max_seq_length not in (None, model.max_seq_length):
         set_max_seq_length(model, max_seq_length)

@@ -15,7 +15,7 @@ from lexforge.models.fused import fuse_splade_head
 from lexforge.models.head_scale import scale_head
 from lexforge.models.headless import modules_of_checkpoint, modules_of_dense
 from lexforge.models.names import check_saved_class, checked_name
-from lexforge.models.structure import limit_to_positions, set_max_seq_length, splade_transformers
+from lexforge.models.structure import set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
 
 logger = logging.getLogger(__name__)
@@ -84,10 +84,8 @@ def build_splade(
             model_card_data=RetrieverCard(),
         )
     transformers = splade_transformers(model)
-    if max_seq_length is not None:
-        set_max_seq_length(model, max_seq_length)
-    else:
-        limit_to_positions(model)
+    set_max_seq_length(model, max_seq_length)
+    if max_seq_length is None:
         # A Router names the longest of its routes, and a table of queries may have no limit of its own.
         longest = max((each.max_seq_length or 0 for each in transformers), default=0)
         if longest and (model.max_seq_length or longest) > longest:

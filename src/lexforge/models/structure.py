@@ -204,31 +204,25 @@ def positions_of(model: Any) -> int | None:
     return None if limit == -1 else limit  # XLNet's way to say that it has no limit
 
 
-def limit_to_positions(model: BaseModel) -> None:
-    """Let texts be cut at the last position of each transformer: a tokenizer may allow more tokens.
-
-    Args:
-        model: A model of sentence-transformers, of any kind.
-    """
-    for module in model.modules():
-        if isinstance(module, Transformer):
-            limit, current = positions_of(module.model), module.max_seq_length
-            if limit is not None and (current is None or current > limit):
-                module.max_seq_length = limit
-
-
-def set_max_seq_length(model: BaseModel, max_seq_length: int) -> None:
+def set_max_seq_length(model: BaseModel, max_seq_length: int | None) -> None:
     """Let every transformer of a model cut its texts after a number of tokens.
 
     Args:
         model: A model of sentence-transformers, of any kind.
-        max_seq_length: The number of tokens, special tokens included.
+        max_seq_length: The number of tokens, special tokens included. None keeps what each transformer says,
+            but for its last position: a tokenizer may allow more tokens.
 
     Raises:
         ValueError: If the number leaves no room for a word or exceeds the positions of a transformer, or if
             the model has none, such as static embeddings, which read texts of any length.
     """
     found = [module for module in model.modules() if isinstance(module, Transformer)]
+    if max_seq_length is None:
+        for transformer in found:
+            limit, current = positions_of(transformer.model), transformer.max_seq_length
+            if limit is not None and (current is None or current > limit):
+                transformer.max_seq_length = limit
+        return
     if not found:
         raise ValueError(f"{type(model).__name__} without a transformer takes no max_seq_length")
     for transformer in found:
