@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.kernels import splade_head
-from lexforge.models.structure import module_sequences, token_decoder
+from lexforge.models.structure import module_sequences, plain_decoder, token_decoder
 from lexforge.models.token_weights import TokenWeights
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ def _checked_decoder(transformer: Transformer | Dense, pooling: SpladePooling) -
             f"{pooling.pooling_strategy!r}. Keep the model plain, or train it with SpladePooling('max')"
         )
     if isinstance(transformer, Dense):
-        return _checked_dense(transformer)
+        return plain_decoder(transformer)
     architecture = type(transformer.model).__name__
     decoder = getattr(transformer.model, "get_output_embeddings", lambda: None)()
     if isinstance(decoder, nn.Linear) and isinstance(vars(decoder).get("forward"), _HandThrough):
@@ -210,22 +210,6 @@ def _checked_decoder(transformer: Transformer | Dense, pooling: SpladePooling) -
             "shifted or computed elsewhere): keep the model plain"
         )
     return decoder
-
-
-def _checked_dense(dense: Dense) -> nn.Linear:
-    """Return the layer of a `Dense` that makes logits of the tokens' states and does nothing else."""
-    keys = (dense.module_input_name, dense.module_output_name)
-    if keys != ("token_embeddings", "token_embeddings") or dense.use_residual:
-        raise ValueError(
-            "to be fused, a Dense before SpladePooling must turn token_embeddings into token_embeddings "
-            f"without a residual; received the keys {keys} and use_residual={dense.use_residual}"
-        )
-    if type(dense.activation_function) is not nn.Identity or type(dense.linear) is not nn.Linear:
-        raise ValueError(
-            "to be fused, a Dense before SpladePooling must have a plain nn.Linear and no activation "
-            f"function; received {type(dense.linear).__name__} and {type(dense.activation_function).__name__}"
-        )
-    return dense.linear
 
 
 def _logits_are_output_of(transformer: Transformer, decoder: nn.Linear) -> bool:

@@ -89,6 +89,28 @@ def token_decoder(module: nn.Module) -> Any:
     return owner.linear if isinstance(module, Dense) else owner.model.get_output_embeddings()
 
 
+def plain_decoder(dense: Dense) -> nn.Linear:
+    """Return the layer of a `Dense` that turns the states of tokens into logits and does nothing else.
+
+    Args:
+        dense: The module between a `Transformer` without a head and `SpladePooling`.
+
+    Returns:
+        Its linear layer.
+
+    Raises:
+        ValueError: If it does more, such as an activation, which neither the fused head nor an export does.
+    """
+    names = {dense.module_input_name, dense.module_output_name}
+    plain = type(dense.activation_function) is nn.Identity and not dense.use_residual
+    if names != {"token_embeddings"} or not plain or type(dense.linear) is not nn.Linear:
+        raise ValueError(
+            "a Dense before SpladePooling must read and write token_embeddings by a plain nn.Linear, "
+            f"without an activation and a residual; received {dense} with a {type(dense.linear).__name__}"
+        )
+    return dense.linear
+
+
 def layers_with_adapters(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return name and module of each layer that has an adapter of peft, merged or not."""
     return [(name, module) for name, module in model.named_modules() if hasattr(module, "merged_adapters")]

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from lexforge.common.types import TEXT_KINDS, TextKind
 from lexforge.models import encode_kind, saved_prompt
 from lexforge.models.lengths import UNLIMITED
+from lexforge.models.structure import plain_decoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +164,7 @@ def _read_side(
             folder, kinds, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
         )
     transformer, pooling = modules[0], cast(SpladePooling, modules[-1])
-    decoder = _decoder(modules[1]) if isinstance(modules[1], Dense) else None
+    decoder = plain_decoder(modules[1]).float().cpu().eval() if isinstance(modules[1], Dense) else None
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
     limits = {kind: getattr(transformer, f"{kind}_length", None) or limit for kind in kinds}
     if len(set(limits.values())) > 1:
@@ -187,18 +188,6 @@ def _read_side(
         double_log1p=pooling.activation_function == "log1p_relu",
         has_token_types="token_type_ids" in inputs,
     )
-
-
-def _decoder(dense: Dense) -> nn.Linear:
-    """Return the matrix and bias of a `Dense` that turns states of tokens into logits and does no more."""
-    names = {dense.module_input_name, dense.module_output_name}
-    plain = isinstance(dense.activation_function, nn.Identity) and not dense.use_residual
-    if names != {"token_embeddings"} or not plain:
-        raise ValueError(
-            "an export writes a Dense before SpladePooling if it reads and writes token_embeddings without "
-            f"an activation and a residual; received {dense}"
-        )
-    return dense.linear.float().cpu().eval()
 
 
 def reference_vectors(model: SparseEncoder, texts: Sequence[str], kind: TextKind) -> Tensor:
