@@ -263,9 +263,9 @@ def test_opensearch_takes_terms_of_one_text_only_with_one_weight(weight: float, 
     )
     if weight != 2:
         with pytest.raises(ValueError, match=r"several terms 'cat', of the weights 2\.0 and 0\.5"):
-            write_opensearch([side], tmp_path, "name")
+            write_opensearch(side, tmp_path, "name")
         return
-    write_opensearch([side], tmp_path, "name")
+    write_opensearch(side, tmp_path, "name")
     with zipfile.ZipFile(tmp_path / "model.zip") as archive:
         assert json.loads(archive.read("idf.json")) == {"cat": 2.0, "dog": 1e-6}
 
@@ -439,12 +439,12 @@ def test_large_weights_stand_beside_the_graph(inference_free, monkeypatch, tmp_p
     query, _ = sides.read_sides(build_splade(inference_free, fused=False, device="cpu"))
     assert isinstance(query, sides.LookupSide)
     table = torch.rand(5000)
-    written = write_pooled([replace(query, weights=table)], tmp_path)
+    written = write_pooled(replace(query, weights=table), tmp_path / "query")
     assert (tmp_path / "query" / "model.onnx.data").stat().st_size >= 4 * len(table)
     assert (tmp_path / "query" / "model.onnx").stat().st_size < 4 * len(table)
     ids = query.tokenizer(QUERIES[0], add_special_tokens=False)["input_ids"]
     expected = [table[index].item() if index in ids else 0.0 for index in range(len(table))]
-    np.testing.assert_allclose(written[0].load()(QUERIES[:1])[0], expected, atol=1e-6)
+    np.testing.assert_allclose(written.load()(QUERIES[:1])[0], expected, atol=1e-6)
 
 
 def test_an_export_that_differs_is_refused_and_leaves_nothing(

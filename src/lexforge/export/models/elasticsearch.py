@@ -43,49 +43,44 @@ class AtFirstPosition(nn.Module):
         return self.weights(input_ids, attention_mask, types).unsqueeze(1)
 
 
-def write_elasticsearch(sides: Sequence[EncoderSide], folder: Path, name: str) -> list[Written]:
-    """Write `traced_pytorch_model.pt`, `config.json` and `vocabulary.json` for each side.
+def write_elasticsearch(side: EncoderSide, folder: Path, name: str) -> Written:
+    """Write `traced_pytorch_model.pt`, `config.json` and `vocabulary.json`.
 
     Args:
-        sides: The sides of the encoder; a table becomes a graph that looks up.
-        folder: An existing, empty folder.
+        side: A side of the encoder; a table becomes a graph that looks up.
+        folder: Absent, or an empty folder.
         name: Name of the model, for its description.
 
     Returns:
-        One entry for each side.
+        What was written.
 
     Raises:
         ValueError: If Elasticsearch has no tokenizer that cuts texts as the encoder's does.
     """
-    written = []
-    for side in sides:
-        place = folder / side.folder
-        place.mkdir(exist_ok=True)
-        tokenizer = write_tokenizer(side, place)
-        family, options = _tokenization(json.loads(tokenizer.to_str()))
-        ids, mask = token_arrays(tokenizer, EXAMPLE_TEXTS)
-        arguments = _arguments(family, ids, mask)
-        graph = AtFirstPosition(portable_side(side)).eval()
-        (place / MODEL_FILE).write_bytes(torchscript_bytes(graph, arguments, freeze=True))
-        vocabulary = _vocabulary(side, json.loads(tokenizer.to_str())["model"])
-        (place / "vocabulary.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-        options |= {
-            "max_sequence_length": side.max_seq_length,
-            "with_special_tokens": not isinstance(side, LookupSide),  # a table's texts have none
-        }
-        configuration: dict[str, Any] = {
-            "description": f"{name}, for {' and '.join(side.kinds)} texts, exported by lexforge",
-            "model_type": "pytorch",
-            "inference_config": {"text_expansion": {"tokenization": {family: options}}},
-            "input": {"field_names": ["text_field"]},
-        }
-        prompt_keys = {"document": "ingest", "query": "search"}
-        prefixes = {prompt_keys[each]: prompt for each, prompt in side.prompts.items() if prompt}
-        if prefixes:
-            configuration["prefix_strings"] = prefixes
-        (place / "config.json").write_text(json.dumps(configuration, indent=1) + "\n", encoding="utf-8")
-        written.append(Written(side, place, partial(_load, place, family), (), "libtorch"))
-    return written
+    tokenizer = write_tokenizer(side, folder)
+    family, options = _tokenization(json.loads(tokenizer.to_str()))
+    ids, mask = token_arrays(tokenizer, EXAMPLE_TEXTS)
+    graph = AtFirstPosition(portable_side(side)).eval()
+    content = torchscript_bytes(graph, _arguments(family, ids, mask), freeze=True)
+    (folder / MODEL_FILE).write_bytes(content)
+    vocabulary = _vocabulary(side, json.loads(tokenizer.to_str())["model"])
+    (folder / "vocabulary.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+    options |= {
+        "max_sequence_length": side.max_seq_length,
+        "with_special_tokens": not isinstance(side, LookupSide),  # a table's texts have none
+    }
+    configuration: dict[str, Any] = {
+        "description": f"{name}, for {' and '.join(side.kinds)} texts, exported by lexforge",
+        "model_type": "pytorch",
+        "inference_config": {"text_expansion": {"tokenization": {family: options}}},
+        "input": {"field_names": ["text_field"]},
+    }
+    prompt_keys = {"document": "ingest", "query": "search"}
+    prefixes = {prompt_keys[each]: prompt for each, prompt in side.prompts.items() if prompt}
+    if prefixes:
+        configuration["prefix_strings"] = prefixes
+    (folder / "config.json").write_text(json.dumps(configuration, indent=1) + "\n", encoding="utf-8")
+    return Written(side, folder, partial(_load, folder, family), (), "libtorch")
 
 
 def _tokenization(tokenizer: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -119,7 +120,7 @@ def export_model(
     sides = read_sides(model)
     title = Path(name).resolve().name if Path(name).exists() else name.rsplit("/", 1)[-1]
     with new_directory(output) as folder:
-        written = _writer(target, title)(sides, folder)
+        written = _write(target, sides, folder, title)
         agreements = _compare(model, written, queries, documents)
         for agreement in agreements:
             refuse_difference(agreement)
@@ -149,14 +150,19 @@ def export_model(
     return Export(agreements, measures, tuple(limits))
 
 
-def _writer(target: ModelTargetName, title: str) -> Callable[[Sequence[EncoderSide], Path], list[Written]]:
-    return {
+def _write(
+    target: ModelTargetName, sides: Sequence[EncoderSide], folder: Path, title: str
+) -> Sequence[Written]:
+    """Write each side in its folder, or for fastembed both in one."""
+    if target == "onnx-logits":
+        return fastembed.write_logits(sides, folder)
+    writers: dict[ModelTargetName, Callable[[EncoderSide, Path], Written]] = {
         "onnx": onnx.write_pooled,
         "onnx-pairs": onnx.write_pairs,
-        "onnx-logits": fastembed.write_logits,
-        "elasticsearch": lambda sides, folder: elasticsearch.write_elasticsearch(sides, folder, title),
-        "opensearch": lambda sides, folder: opensearch.write_opensearch(sides, folder, title),
-    }[target]
+        "elasticsearch": partial(elasticsearch.write_elasticsearch, name=title),
+        "opensearch": partial(opensearch.write_opensearch, name=title),
+    }
+    return [writers[target](side, folder / side.folder) for side in sides]
 
 
 def _compare(

@@ -19,46 +19,24 @@ from lexforge.export.models.sides import EncodedSide, EncoderSide, token_arrays,
 MODEL_FILE = "model.onnx"
 
 
-def write_pooled(sides: Sequence[EncoderSide], folder: Path) -> list[Written]:
-    """Write graphs that return the vectors themselves, `sentence_embedding [B, V]`.
-
-    Args:
-        sides: The sides of the encoder.
-        folder: An existing, empty folder.
-
-    Returns:
-        One entry for each side.
-    """
-    written = []
-    for side in sides:
-        write_graph(side, folder / side.folder, TermWeights(side), ["sentence_embedding"])
-        written.append(Written(side, folder / side.folder, partial(run_pooled, folder / side.folder)))
-    return written
+def write_pooled(side: EncoderSide, folder: Path) -> Written:
+    """Write a graph that returns the vectors themselves, `sentence_embedding [B, V]`; see `export_model`."""
+    write_graph(side, folder, TermWeights(side), ["sentence_embedding"])
+    return Written(side, folder, partial(run_pooled, folder))
 
 
-def write_pairs(sides: Sequence[EncoderSide], folder: Path) -> list[Written]:
-    """Write graphs for Anserini and Pyserini: one text in, its term ids and weights out.
+def write_pairs(side: EncoderSide, folder: Path) -> Written:
+    """Write a graph for Anserini and Pyserini: one text in, its term ids and weights out.
 
     Anserini always sends token types, so every graph takes them, whether or not the model has any.
-
-    Args:
-        sides: The sides of the encoder.
-        folder: An existing, empty folder.
-
-    Returns:
-        One entry for each side.
     """
     outputs = ["output_idx", "output_weights"]  # the names that its Java code asks for
-    written = []
-    for side in sides:
-        place = folder / side.folder
-        write_graph(side, place, Pairs(side), outputs, one_text=True, token_types=True)
-        written.append(Written(side, place, partial(_run_pairs, place, side.vocabulary_size)))
-        tokenizer_type = json.loads((place / "tokenizer.json").read_text(encoding="utf-8"))["model"]["type"]
-        if tokenizer_type == "WordPiece":  # Anserini reads the terms from vocab.txt
-            terms = "".join(f"{term}\n" for term in side.terms())
-            (place / "vocab.txt").write_text(terms, encoding="utf-8", newline="\n")  # also on Windows
-    return written
+    write_graph(side, folder, Pairs(side), outputs, one_text=True, token_types=True)
+    tokenizer_type = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["type"]
+    if tokenizer_type == "WordPiece":  # Anserini reads the terms from vocab.txt
+        terms = "".join(f"{term}\n" for term in side.terms())
+        (folder / "vocab.txt").write_text(terms, encoding="utf-8", newline="\n")  # also on Windows
+    return Written(side, folder, partial(_run_pairs, folder, side.vocabulary_size))
 
 
 def write_graph(
@@ -80,7 +58,6 @@ def write_graph(
         one_text: Whether the graph takes one text at a time.
         token_types: Whether the graph takes token_type_ids; None takes them where the model has them.
     """
-    folder.mkdir(exist_ok=True)
     tokenizer = write_tokenizer(side, folder)
     ids, mask = token_arrays(tokenizer, EXAMPLE_TEXTS[:1] if one_text else EXAMPLE_TEXTS)
     example = {"input_ids": ids, "attention_mask": mask}

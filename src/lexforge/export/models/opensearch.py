@@ -39,67 +39,60 @@ class Named(nn.Module):
         return {"output": self.weights(ids, tokens["attention_mask"], torch.zeros_like(ids))}
 
 
-def write_opensearch(sides: Sequence[EncoderSide], folder: Path, name: str) -> list[Written]:
-    """Write a zip and `ml-commons_model_config.json` for each side.
+def write_opensearch(side: EncoderSide, folder: Path, name: str) -> Written:
+    """Write a zip and `ml-commons_model_config.json`.
 
     An encoded side becomes TorchScript (`SPARSE_ENCODING`), a table becomes `idf.json` (`SPARSE_TOKENIZE`).
     Special tokens weigh 0, as in OpenSearch's own models.
 
     Args:
-        sides: The sides of the encoder.
-        folder: An existing, empty folder.
+        side: A side of the encoder.
+        folder: Absent, or an empty folder.
         name: Name under which the model is registered.
 
     Returns:
-        One entry for each side.
+        What was written.
 
     Raises:
         ValueError: If texts need a prompt, which OpenSearch cannot add, or if a table has negative weights or
             different weights for two terms that OpenSearch cannot tell apart, or if its vectors are cut or
             scaled.
     """
-    written = []
-    for side in sides:
-        place = folder / side.folder
-        place.mkdir(exist_ok=True)
-        if any(side.prompts.values()):
-            raise ValueError(
-                f"OpenSearch gives texts to the model as they are; this encoder adds prompts: {side.prompts}"
-            )
-        special = tuple(side.tokenizer.all_special_ids)
-        tokenizer = write_tokenizer(side, place)
-        files = {"tokenizer.json": (place / "tokenizer.json").read_bytes()}
-        load: Any
-        if isinstance(side, LookupSide):
-            function = "SPARSE_TOKENIZE"
-            files["idf.json"] = _idf(side, tokenizer)
-            load = partial(_load_table, place / ARCHIVE, side.vocabulary_size)
-            runtime = "the steps of ml-commons (OpenSearch itself is not started)"
-        else:
-            function = "SPARSE_ENCODING"
-            ids, mask = token_arrays(tokenizer, EXAMPLE_TEXTS)
-            example = {"input_ids": ids, "attention_mask": mask}
-            graph = Named(portable_side(side), special).eval()
-            files["model.pt"] = torchscript_bytes(graph, (example,), freeze=False)
-            load = partial(_load_encoded, place / ARCHIVE)
-            runtime = "libtorch"
-        archive = _zip(files)
-        (place / ARCHIVE).write_bytes(archive)
-        kinds = " and ".join(
-            each.replace("query", "queries").replace("document", "documents") for each in side.kinds
+    if any(side.prompts.values()):
+        raise ValueError(
+            f"OpenSearch gives texts to the model as they are; this encoder adds prompts: {side.prompts}"
         )
-        configuration = {
-            "name": f"{name}-{side.folder}" if side.folder else name,
-            "version": "1.0.0",
-            "description": f"Neural sparse model for {kinds}, exported by lexforge.",
-            "model_format": "TORCH_SCRIPT",
-            "function_name": function,
-            "model_content_size_in_bytes": len(archive),
-            "model_content_hash_value": hashlib.sha256(archive).hexdigest(),
-        }
-        (place / CONFIGURATION).write_text(json.dumps(configuration, indent=1) + "\n", encoding="utf-8")
-        written.append(Written(side, place, load, special, runtime))
-    return written
+    special = tuple(side.tokenizer.all_special_ids)
+    tokenizer = write_tokenizer(side, folder)
+    files = {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
+    load: Any
+    if isinstance(side, LookupSide):
+        function = "SPARSE_TOKENIZE"
+        files["idf.json"] = _idf(side, tokenizer)
+        load = partial(_load_table, folder / ARCHIVE, side.vocabulary_size)
+        runtime = "the steps of ml-commons (OpenSearch itself is not started)"
+    else:
+        function = "SPARSE_ENCODING"
+        ids, mask = token_arrays(tokenizer, EXAMPLE_TEXTS)
+        example = {"input_ids": ids, "attention_mask": mask}
+        graph = Named(portable_side(side), special).eval()
+        files["model.pt"] = torchscript_bytes(graph, (example,), freeze=False)
+        load = partial(_load_encoded, folder / ARCHIVE)
+        runtime = "libtorch"
+    archive = _zip(files)
+    (folder / ARCHIVE).write_bytes(archive)
+    kinds = " and ".join({"query": "queries", "document": "documents"}[kind] for kind in side.kinds)
+    configuration = {
+        "name": f"{name}-{side.folder}" if side.folder else name,
+        "version": "1.0.0",
+        "description": f"Neural sparse model for {kinds}, exported by lexforge.",
+        "model_format": "TORCH_SCRIPT",
+        "function_name": function,
+        "model_content_size_in_bytes": len(archive),
+        "model_content_hash_value": hashlib.sha256(archive).hexdigest(),
+    }
+    (folder / CONFIGURATION).write_text(json.dumps(configuration, indent=1) + "\n", encoding="utf-8")
+    return Written(side, folder, load, special, runtime)
 
 
 def _idf(side: LookupSide, tokenizer: Tokenizer) -> bytes:

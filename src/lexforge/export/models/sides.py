@@ -118,19 +118,18 @@ def read_sides(model: SparseEncoder) -> list[EncoderSide]:
     modules = list(model.children())
     normalized = isinstance(modules[-1], Normalize)
     modules = modules[:-1] if normalized else modules
-    prompts: dict[TextKind, str] = {kind: saved_prompt(model, kind) for kind in TEXT_KINDS}
-    if len(modules) == 1 and isinstance(modules[0], Router):
-        routes = modules[0].sub_modules
-        if set(routes) != set(TEXT_KINDS):
-            raise ValueError(
-                "an encoder with a Router is exported if its routes are 'query' and 'document'; received "
-                f"{sorted(routes)}"
-            )
-        return [
-            _read_side(model, list(cast(nn.Sequential, routes[kind])), kind, (kind,), prompts, normalized)
-            for kind in TEXT_KINDS
-        ]
-    return [_read_side(model, modules, "", TEXT_KINDS, prompts, normalized)]
+    if len(modules) != 1 or not isinstance(modules[0], Router):
+        return [_read_side(model, modules, "", TEXT_KINDS, normalized)]
+    routes = modules[0].sub_modules
+    if set(routes) != set(TEXT_KINDS):
+        raise ValueError(
+            "an encoder with a Router is exported if its routes are 'query' and 'document'; received "
+            f"{sorted(routes)}"
+        )
+    return [
+        _read_side(model, list(cast(nn.Sequential, routes[kind])), kind, (kind,), normalized)
+        for kind in TEXT_KINDS
+    ]
 
 
 def _read_side(
@@ -138,7 +137,6 @@ def _read_side(
     modules: Sequence[nn.Module],
     folder: str,
     kinds: tuple[TextKind, ...],
-    prompts: dict[TextKind, str],
     normalized: bool,
 ) -> EncoderSide:
     """Return the side that a sequence of modules makes, or raise where no export can write it."""
@@ -150,40 +148,38 @@ def _read_side(
             "an export writes a Transformer followed by SpladePooling, also with a Dense between them, or a "
             f"SparseStaticEmbedding; received the modules {[type(module).__name__ for module in modules]}"
         )
-    tokenizer = cast(Any, modules[0]).tokenizer
+    first: Any = modules[0]
+    tokenizer = first.tokenizer
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(
             "an export needs a tokenizer that is saved as tokenizer.json (a fast one); received "
             f"{type(tokenizer).__name__}"
         )
-    chosen = {kind: prompts[kind] for kind in kinds}
-    if isinstance(modules[0], SparseStaticEmbedding):
-        weights = modules[0].weight.detach().float().cpu()
-        limit = min(int(tokenizer.model_max_length), UNLIMITED)  # a runtime wants a number
-        return LookupSide(
-            folder, kinds, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
-        )
-    transformer, pooling = modules[0], cast(SpladePooling, modules[-1])
-    decoder = plain_decoder(modules[1]).float().cpu().eval() if isinstance(modules[1], Dense) else None
-    limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
-    limits = {kind: getattr(transformer, f"{kind}_length", None) or limit for kind in kinds}
+    own = first.max_seq_length if isinstance(first, Transformer) else None
+    limit = min(own or int(tokenizer.model_max_length), UNLIMITED)  # a runtime wants a number
+    limits = {kind: getattr(first, f"{kind}_length", None) or limit for kind in kinds}
     if len(set(limits.values())) > 1:
         raise ValueError(
             f"an export cuts queries and documents after the same number of tokens; received {limits}"
         )
-    limit = limits[kinds[0]]
-    backbone = cast(Transformer, transformer).model.float().cpu().eval()
+    shared: dict[str, Any] = {
+        "folder": folder,
+        "kinds": kinds,
+        "tokenizer": tokenizer,
+        "max_seq_length": limits[kinds[0]],
+        "max_active_dims": model.max_active_dims,
+        "prompts": {kind: saved_prompt(model, kind) for kind in kinds},
+        "normalized": normalized,
+    }
+    if isinstance(first, SparseStaticEmbedding):
+        return LookupSide(**shared, weights=first.weight.detach().float().cpu())
+    pooling = cast(SpladePooling, modules[-1])
+    backbone = first.model.float().cpu().eval()
     inputs = set(tokenizer.model_input_names) & set(inspect.signature(backbone.forward).parameters)
     return EncodedSide(
-        folder,
-        kinds,
-        tokenizer,
-        limit,
-        model.max_active_dims,
-        chosen,
-        normalized,
+        **shared,
         model=backbone,
-        decoder=decoder,
+        decoder=plain_decoder(modules[1]).float().cpu().eval() if isinstance(modules[1], Dense) else None,
         pooling=pooling.pooling_strategy,
         double_log1p=pooling.activation_function == "log1p_relu",
         has_token_types="token_type_ids" in inputs,
@@ -215,11 +211,12 @@ def write_tokenizer(side: EncoderSide, folder: Path) -> Tokenizer:
 
     Args:
         side: Whose tokenizer it is.
-        folder: An existing folder.
+        folder: Where the files go; it is made if it is missing.
 
     Returns:
         The tokenizer as a runtime reads it from `tokenizer.json`.
     """
+    folder.mkdir(exist_ok=True)
     tokenizer = copy.deepcopy(side.tokenizer)
     tokenizer.model_max_length = side.max_seq_length
     tokenizer.save_pretrained(folder)
