@@ -13,7 +13,7 @@ from torch import Tensor
 from lexforge.kernels import splade_head
 from lexforge.kernels.splade_head import screening, tiled
 from lexforge.kernels.splade_head.choice import BACKENDS
-from lexforge.kernels.splade_head.screening import Maxima, screened_maximum
+from lexforge.kernels.splade_head.screening import HeadBatch, screened_maximum
 from lexforge.kernels.splade_head.screens import SCREENS, is_exact
 
 chosen = SCREENS["bfloat16"]  # set by `every_screen`
@@ -52,9 +52,9 @@ def screen(hidden: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, tr
     maximum = torch.full((len(hidden), len(weight)), -torch.inf)
     winner = torch.full(maximum.shape, -1, dtype=torch.int32) if training else None
     parts = tiled.vocabulary_parts(len(weight), len(groups), first=20)
-    maxima = Maxima(maximum, winner)
-    refused = screened_maximum(maxima, flat, groups, weight, bias, chosen, parts)
-    return None if refused else maxima
+    batch = HeadBatch(flat, groups, weight, bias, maximum, winner)
+    refused = screened_maximum(batch, chosen, parts)
+    return None if refused else (maximum, winner)
 
 
 def check(hidden: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, seed: int = 0) -> int:

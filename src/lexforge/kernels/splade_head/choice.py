@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lexforge.kernels.splade_head.plain import plain_maximum
-from lexforge.kernels.splade_head.screening import Groups, Maxima, screened_maximum
+from lexforge.kernels.splade_head.screening import Groups, HeadBatch, screened_maximum
 from lexforge.kernels.splade_head.screens import SCREENS, Screen, is_exact
 from lexforge.storage.timings import timed, timings
 
@@ -107,14 +107,14 @@ def time_backends(width: int) -> dict[str, float]:
     rows, places = torch.arange(_ROWS), torch.arange(len(flat)).view(_ROWS, _LENGTH)
     groups = list(zip(rows.split(2), places.split(2), strict=True))
     parts = [(slice(0, _TERMS), index) for index in range(len(groups))]
-    maxima = Maxima(torch.full((_ROWS, _TERMS), -torch.inf), None)
-    plain_maximum(maxima, flat, groups, weight, None, parts)
-    bias = torch.full((_TERMS,), -float(maxima.maximum.flatten().quantile(1 - _ACTIVE)))
-    batch = (maxima, flat, groups, weight, bias)
-    calls: dict[str, Callable[[], object]] = {"float32": partial(plain_maximum, *batch, parts)}
+    batch = HeadBatch(flat, groups, weight, None, torch.full((_ROWS, _TERMS), -torch.inf), None)
+    plain_maximum(batch, parts)
+    bias = torch.full((_TERMS,), -float(batch.maximum.flatten().quantile(1 - _ACTIVE)))
+    batch = batch._replace(bias=bias)
+    calls: dict[str, Callable[[], object]] = {"float32": partial(plain_maximum, batch, parts)}
     for name, screen in SCREENS.items():
         if is_exact(screen, width):
-            calls[name] = partial(screened_maximum, *batch, screen, parts)
+            calls[name] = partial(screened_maximum, batch, screen, parts)
     seconds, calm = dict.fromkeys(calls, math.inf), 0
     for _ in range(_MOST_TURNS):
         before = dict(seconds)

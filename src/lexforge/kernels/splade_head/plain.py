@@ -7,32 +7,21 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lexforge.kernels.splade_head.screening import Groups, Maxima, VocabularyPart
+from lexforge.kernels.splade_head.screening import HeadBatch, VocabularyPart
 
 _ONEDNN_LINEAR = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 )
 
 
-def plain_maximum(
-    maxima: Maxima,
-    flat: Tensor,
-    groups: Groups,
-    weight: Tensor,
-    bias: Tensor | None,
-    parts: list[VocabularyPart],
-) -> None:
+def plain_maximum(batch: HeadBatch, parts: list[VocabularyPart]) -> None:
     """Write the largest logits, and the places of their tokens, of some parts by the product itself.
 
     Args:
-        maxima: -inf and -1 in what `parts` name.
-        flat: `[B * L, D]`, tokens and padding, in the dtype of the products.
-        groups: What `token_groups` returns.
-        weight: `[V, D]` of any float dtype.
-        bias: `[V]` or None.
+        batch: What is multiplied and filled.
         parts: What is to be filled; those of a tile stand together.
     """
-    maximum, winner = maxima
+    flat, groups, weight, bias, maximum, winner = batch
     tokens = {index: flat.index_select(0, groups[index][1].flatten()) for index in {i for _, i in parts}}
     longest = max(map(len, tokens.values()), default=0)
     buffer = flat.new_empty(max((tile.stop - tile.start for tile, _ in parts), default=0) * longest)

@@ -38,11 +38,19 @@ VocabularyPart = tuple[slice, int]
 """A tile of terms, and the group of rows that it is multiplied with."""
 
 
-class Maxima(NamedTuple):
-    """What the head fills part by part."""
+class HeadBatch(NamedTuple):
+    """The two factors of a batch, and what the head fills part by part."""
 
-    maximum: Tensor  # [B, V] float, the largest logits; any number not above 0 for an inactive pair
-    winner: Tensor | None  # [B, V] int32, places in `flat` (-1: inactive); None where they are not wanted
+    flat: Tensor  # [B * L, D], tokens and padding, in the dtype of the products
+    groups: Groups  # as `tiled` groups the rows
+    weight: Tensor  # [V, D] of any float dtype
+    bias: Tensor | None  # [V]
+    maximum: (
+        Tensor  # [B, V] float, -inf: gets the largest logits, any number not above 0 for an inactive pair
+    )
+    winner: (
+        Tensor | None
+    )  # [B, V] int32, -1 (inactive): gets places in `flat`; None where they are not wanted
 
 
 class Factor(NamedTuple):
@@ -62,23 +70,11 @@ class Candidates(NamedTuple):
     place: Tensor  # [Q], of the token in `flat`, ascending within a pair
 
 
-def screened_maximum(
-    maxima: Maxima,
-    flat: Tensor,
-    groups: Groups,
-    weight: Tensor,
-    bias: Tensor | None,
-    screen: Screen,
-    parts: list[VocabularyPart],
-) -> list[VocabularyPart]:
+def screened_maximum(batch: HeadBatch, screen: Screen, parts: list[VocabularyPart]) -> list[VocabularyPart]:
     """Write the largest logits, and the places of their tokens, of the parts that the screen is good for.
 
     Args:
-        maxima: -inf and -1 in what `parts` name.
-        flat: `[B * L, D]` float32, tokens and padding.
-        groups: Rows and the places of their tokens, as `tiled` groups them.
-        weight: `[V, D]` float32.
-        bias: `[V]` or None.
+        batch: With factors in float32.
         screen: The narrow format.
         parts: What is to be filled; those of a tile stand together.
 
@@ -86,7 +82,7 @@ def screened_maximum(
         The parts that are refused, of which nothing is written: a vector is not finite, too many pairs may be
         active, or so many parts before were refused that the rest is not tried.
     """
-    states = [token_factor(screen.narrow(flat[places])) for _, places in groups]
+    states = [token_factor(screen.narrow(batch.flat[places])) for _, places in batch.groups]
     terms_at_once = max((tile.stop - tile.start for tile, _ in parts), default=0)
     tokens_at_once = max((len(each.narrow.values) for each in states), default=0)
     buffer = torch.empty(terms_at_once * tokens_at_once, dtype=screen.products)
@@ -99,9 +95,9 @@ def screened_maximum(
             if len(refused) > _MOST_REFUSED * done:
                 refused.append((tile, index))
                 continue
-            terms = term_factor(screen.narrow(weight[tile].unsqueeze(1))) if terms is None else terms
-            offset = None if bias is None else bias[tile]
-            candidates = _find_candidates(terms, states[index], groups[index], offset, screen, buffer)
+            terms = term_factor(screen.narrow(batch.weight[tile].unsqueeze(1))) if terms is None else terms
+            bias = None if batch.bias is None else batch.bias[tile]
+            candidates = _find_candidates(terms, states[index], batch.groups[index], bias, screen, buffer)
             done += 1
             if candidates is None:
                 refused.append((tile, index))
@@ -110,7 +106,7 @@ def screened_maximum(
             found.append(Candidates(rows, of_tile + tile.start, pair + pairs, place))
             pairs += len(rows)
     if found:
-        _decide(maxima, Candidates(*map(torch.cat, zip(*found, strict=True))), flat, weight, bias)
+        _decide(batch, Candidates(*map(torch.cat, zip(*found, strict=True))))
     return refused
 
 
@@ -179,18 +175,18 @@ def token_factor(tokens: Narrow) -> Factor:
     return Factor(tokens, torch.stack([tokens.length, tokens.rest]), float(tokens.length.max()))
 
 
-def _decide(maxima: Maxima, found: Candidates, flat: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def _decide(batch: HeadBatch, found: Candidates) -> None:
     """Write the float32 maxima of the candidates, and their winners where they are wanted."""
-    products = _products(flat, found.place, weight, found.terms[found.pair])
+    products = _products(batch.flat, found.place, batch.weight, found.terms[found.pair])
     top = products.new_full(found.rows.shape, -torch.inf).scatter_reduce_(0, found.pair, products, "amax")
-    logits = top if bias is None else top + bias[found.terms].float()
-    maxima.maximum[found.rows, found.terms] = logits
-    if maxima.winner is None:
+    logits = top if batch.bias is None else top + batch.bias[found.terms].float()
+    batch.maximum[found.rows, found.terms] = logits
+    if batch.winner is None:
         return
     nowhere = torch.iinfo(torch.int32).max
     winning = torch.where(products == top[found.pair], found.place, nowhere).int()
     place = winning.new_full(found.rows.shape, nowhere).scatter_reduce_(0, found.pair, winning, "amin")
-    maxima.winner[found.rows, found.terms] = torch.where(logits <= 0, -1, place)
+    batch.winner[found.rows, found.terms] = torch.where(logits <= 0, -1, place)
 
 
 def _products(flat: Tensor, places: Tensor, weight: Tensor, terms: Tensor) -> Tensor:

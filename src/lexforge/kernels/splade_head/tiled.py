@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from lexforge.kernels.splade_head.choice import chosen_screens
 from lexforge.kernels.splade_head.plain import plain_maximum
-from lexforge.kernels.splade_head.screening import Groups, Maxima, VocabularyPart, screened_maximum
+from lexforge.kernels.splade_head.screening import Groups, HeadBatch, VocabularyPart, screened_maximum
 
 # Measured on two Zen 4 cores: such a product stays in the last-level cache and is as fast as the bare one;
 # a GPU wants launches that fill it.
@@ -88,12 +88,12 @@ class _TiledHead(torch.autograd.Function):
         maximum = torch.full((rows, terms), -torch.inf, dtype=dtype, device=weight.device)
         # Places of the winning tokens, -1 where a pair is inactive.
         winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
-        maxima = Maxima(maximum, winner)
+        batch = HeadBatch(states, groups, weight, bias, maximum, winner)
         screens = chosen_screens(states, weight, groups)
         left = vocabulary_parts(terms, len(groups), first=FIRST_TERMS if screens else TILE_TERMS)
         for screen in screens:  # each leaves what it is no good for to the next
-            left = screened_maximum(maxima, states, groups, weight, bias, screen, left)
-        plain_maximum(maxima, states, groups, weight, bias, left)
+            left = screened_maximum(batch, screen, left)
+        plain_maximum(batch, left)
         out = maximum.relu_()
         divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor
         out = out.log1p_()
