@@ -45,12 +45,8 @@ class HeadBatch(NamedTuple):
     groups: Groups  # as `tiled` groups the rows
     weight: Tensor  # [V, D] of any float dtype
     bias: Tensor | None  # [V]
-    maximum: (
-        Tensor  # [B, V] float, -inf: gets the largest logits, any number not above 0 for an inactive pair
-    )
-    winner: (
-        Tensor | None
-    )  # [B, V] int32, -1 (inactive): gets places in `flat`; None where they are not wanted
+    maximum: Tensor  # [B, V] float, -inf; gets the largest logits, or for an inactive pair one not above 0
+    winner: Tensor | None  # [B, V] int32, -1 (inactive); gets places in `flat`; None if they are not wanted
 
 
 class Factor(NamedTuple):
