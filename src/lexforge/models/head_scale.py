@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.util import batch_to_device
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.common.samples import evenly_spaced
 from lexforge.models.decoder_bias import BANNED_BIAS, decoder_biases, set_bias
-from lexforge.models.fused import fuse_splade_head, is_fused, unfuse_splade_head
+from lexforge.models.fused import is_fused
 from lexforge.models.prompts import encode_kind, saved_prompt
 from lexforge.models.structure import module_sequences, splade_decoders, splade_transformers
 
@@ -222,20 +223,17 @@ def _scaled_parameters(model: SparseEncoder, text: str) -> list[Tensor]:
 
 def _largest_logits(model: SparseEncoder, texts: list[str]) -> Tensor:
     """Return the largest logit of each term over the tokens of each text, `[N, V]` float64."""
-    fused = is_fused(model)
-    unfuse_splade_head(model)
     (transformer,) = splade_transformers(model)
+    decoder, fused = _only_decoder(model), is_fused(model)
     head = next(modules for modules in module_sequences(model) if transformer in modules)
     rows = []
-    try:
-        with evaluation_mode(model), torch.no_grad():
-            for text in texts:
-                features: Any = transformer.preprocess([text], prompt=saved_prompt(model, "document"))
-                features = batch_to_device(features, model.device)
-                for module in head[head.index(transformer) : -1]:  # all but the pooling
-                    features = module(features)
-                rows.append(features["token_embeddings"][0].amax(dim=0).double())  # [L, V] -> [V]
-    finally:
-        if fused:
-            fuse_splade_head(model)
+    with evaluation_mode(model), torch.no_grad():
+        for text in texts:
+            features: Any = transformer.preprocess([text], prompt=saved_prompt(model, "document"))
+            features = batch_to_device(features, model.device)
+            for module in head[head.index(transformer) : -1]:  # all but the pooling
+                features = module(features)
+            found = features["token_embeddings"][0]  # a fused head leaves the states [L, D]
+            logits = F.linear(found, decoder.weight, decoder.bias) if fused else found  # [L, V]
+            rows.append(logits.amax(dim=0).double())
     return torch.stack(rows)
