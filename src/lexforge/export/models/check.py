@@ -83,7 +83,14 @@ class Agreement:
         )
 
 
-def compare(model: SparseEncoder, written: Written, texts: Sequence[str], kind: TextKind) -> Agreement:
+def compare(
+    model: SparseEncoder,
+    written: Written,
+    texts: Sequence[str],
+    kind: TextKind,
+    *,
+    quantized: bool = False,
+) -> Agreement:
     """Run an export over texts and compare its vectors with those of the encoder.
 
     One text that every model cuts is added, made of the others.
@@ -93,12 +100,14 @@ def compare(model: SparseEncoder, written: Written, texts: Sequence[str], kind: 
         written: The export of the side that encodes these texts.
         texts: At least one text.
         kind: What the texts are.
+        quantized: Whether the export has 8-bit weights, which are judged by the direction of the vectors.
 
     Returns:
         The comparison.
 
     Raises:
-        ValueError: If there is no text, or the export's vectors have another width.
+        ValueError: If there is no text, the export's vectors have another width, or they differ by more than
+            `TOLERANCE`; in 8 bits, if a cosine is below `SMALLEST_COSINE`.
     """
     if not texts:
         raise ValueError(f"an export is checked with at least one {kind}; received none")
@@ -124,7 +133,7 @@ def compare(model: SparseEncoder, written: Written, texts: Sequence[str], kind: 
         cosine = (expected * found).sum(dim=1) / norms
         # Two empty vectors agree; an empty one does not agree with any other.
         cosines.append(torch.where(norms > 0, cosine, (difference == 0).float()))
-    return Agreement(
+    agreement = Agreement(
         kind,
         written.runtime,
         len(texts),
@@ -134,19 +143,6 @@ def compare(model: SparseEncoder, written: Written, texts: Sequence[str], kind: 
         float(torch.stack(both).sum() / torch.stack(either).sum().clamp_min(1)),
         float(torch.cat(cosines).amin()),
     )
-
-
-def refuse_difference(agreement: Agreement, *, quantized: bool = False) -> None:
-    """Raise where an export is not the encoder.
-
-    Args:
-        agreement: The comparison.
-        quantized: Whether the export has 8-bit weights, which are judged by the direction of the vectors.
-
-    Raises:
-        ValueError: If the vectors differ by more than `TOLERANCE`, or in 8 bits if a cosine is below
-            `SMALLEST_COSINE`.
-    """
     if quantized and not agreement.smallest_cosine >= SMALLEST_COSINE:
         raise ValueError(
             f"the 8-bit export is refused, because a vector's cosine with the encoder's is below "
@@ -157,6 +153,7 @@ def refuse_difference(agreement: Agreement, *, quantized: bool = False) -> None:
             f"the export is refused, because it differs from the encoder by more than {TOLERANCE} of the "
             f"largest weight: {agreement}"
         )
+    return agreement
 
 
 def _long_text(texts: Sequence[str]) -> str:

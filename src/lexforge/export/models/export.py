@@ -15,7 +15,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.types import TextKind
 from lexforge.data import RetrievalData
 from lexforge.export.models import elasticsearch, fastembed, onnx, opensearch
-from lexforge.export.models.check import Agreement, Written, compare, refuse_difference
+from lexforge.export.models.check import Agreement, Written, compare
 from lexforge.export.models.files import OPSET, quantize_int8
 from lexforge.export.models.measure import measure_export
 from lexforge.export.models.sides import EncodedSide, EncoderSide, read_sides
@@ -121,9 +121,8 @@ def export_model(
     title = Path(name).resolve().name if Path(name).exists() else name.rsplit("/", 1)[-1]
     with new_directory(output) as folder:
         written = _write(target, sides, folder, title)
-        agreements = _compare(model, written, queries, documents)
-        for agreement in agreements:
-            refuse_difference(agreement)
+        texts: dict[TextKind, Sequence[str]] = {"query": queries, "document": documents}
+        agreements = _compare(model, written, texts)
         measures = {}
         if measured_on is not None:
             measures["encoder"] = measure_export(model, None, *measured_on)
@@ -132,9 +131,7 @@ def export_model(
             for each in written:
                 if isinstance(each.side, EncodedSide):
                     quantize_int8(each.folder / onnx.MODEL_FILE)
-            agreements = _compare(model, written, queries, documents)
-            for agreement in agreements:
-                refuse_difference(agreement, quantized=True)
+            agreements = _compare(model, written, texts, quantized=True)
             if measured_on is not None:
                 measures[quantize] = measure_export(model, written, *measured_on)
         limits = [experimental(EXPERIMENTAL[target])] if target in EXPERIMENTAL else []
@@ -166,10 +163,16 @@ def _write(
 
 
 def _compare(
-    model: SparseEncoder, written: Sequence[Written], queries: Sequence[str], documents: Sequence[str]
+    model: SparseEncoder,
+    written: Sequence[Written],
+    texts: dict[TextKind, Sequence[str]],
+    quantized: bool = False,
 ) -> tuple[Agreement, ...]:
-    texts: dict[TextKind, Sequence[str]] = {"query": queries, "document": documents}
-    return tuple(compare(model, each, texts[kind], kind) for each in written for kind in each.side.kinds)
+    return tuple(
+        compare(model, each, texts[kind], kind, quantized=quantized)
+        for each in written
+        for kind in each.side.kinds
+    )
 
 
 def _describe(

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lexforge.export.models.check import RunTexts, Written
-from lexforge.export.models.files import OnnxSession
+from lexforge.export.models.files import load_onnx
 from lexforge.export.models.graphs import TokenLogits
 from lexforge.export.models.onnx import MODEL_FILE, write_graph
 from lexforge.export.models.sides import EncodedSide, EncoderSide, LookupSide, token_arrays
@@ -126,11 +126,11 @@ def _load_fastembed(folder: Path, name: str, size: int, *, lookup: bool) -> RunT
 
 def _load_onnxruntime(folder: Path, special: tuple[int, ...], *, double: bool) -> RunTexts:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    session = OnnxSession(folder / MODEL_FILE)
+    session = load_onnx(folder / MODEL_FILE)
 
     def run(texts: Sequence[str]) -> Tensor:
         ids, mask = token_arrays(tokenizer, texts)
-        logits = session.run(ids, mask)[0]  # [B, L, V]
+        logits = session(ids, mask)[0]  # [B, L, V]
         weights = np.log1p(np.maximum(logits, 0)) * mask.numpy()[:, :, None]
         rows = weights.max(axis=1)  # [B, V]
         rows = np.log1p(rows) if double else rows

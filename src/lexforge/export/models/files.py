@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -90,47 +90,42 @@ def quantize_int8(path: Path) -> None:
     path.with_name(f"{path.name}.data").unlink(missing_ok=True)  # weights that stood beside it
 
 
-class OnnxSession:
-    """A file that onnxruntime runs on the CPU.
+def load_onnx(path: Path, threads: int | None = None) -> Callable[[Tensor, Tensor], list[NDArray[Any]]]:
+    """Return what runs a file in onnxruntime on the CPU.
 
     Args:
         path: The ONNX file.
         threads: Number of threads; None leaves the choice to onnxruntime.
 
+    Returns:
+        input_ids and attention_mask, each `[B, L] int64`, to the outputs. Token types, where the graph asks
+        for them, are 0: each text is the first of a pair.
+
     Raises:
         ImportError: If onnxruntime is missing.
     """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise missing_extra("an ONNX file", "export", error) from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+    )
+    inputs = [each.name for each in session.get_inputs()]
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise missing_extra("an ONNX file", "export", error) from error
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        self._session = onnxruntime.InferenceSession(
-            str(path), sess_options=options, providers=["CPUExecutionProvider"]
-        )
-        self.inputs = [each.name for each in self._session.get_inputs()]
-
-    def run(self, input_ids: Tensor, attention_mask: Tensor) -> list[NDArray[Any]]:
-        """Run the graph.
-
-        Args:
-            input_ids: `[B, L] int64`.
-            attention_mask: `[B, L] int64`.
-
-        Returns:
-            Its outputs. Token types, where the graph asks for them, are 0: each text is the first of a pair.
-        """
+    def run(input_ids: Tensor, attention_mask: Tensor) -> list[NDArray[Any]]:
         values = {
             "input_ids": input_ids.numpy(),
             "attention_mask": attention_mask.numpy(),
             "token_type_ids": np.zeros(input_ids.shape, dtype=np.int64),
         }
-        return self._session.run(None, {name: values[name] for name in self.inputs})
+        return session.run(None, {name: values[name] for name in inputs})
+
+    return run
 
 
 def portable_side(side: EncoderSide) -> EncoderSide:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from lexforge.export.models.check import RunTexts, Written
-from lexforge.export.models.files import EXAMPLE_TEXTS, OnnxSession, write_onnx
+from lexforge.export.models.files import EXAMPLE_TEXTS, load_onnx, write_onnx
 from lexforge.export.models.graphs import Pairs, TermWeights
 from lexforge.export.models.sides import EncodedSide, EncoderSide, token_arrays, write_tokenizer
 
@@ -79,19 +79,19 @@ def run_pooled(folder: Path, threads: int | None = None) -> RunTexts:
         Texts to vectors.
     """
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    session = OnnxSession(folder / MODEL_FILE, threads)
-    return lambda texts: torch.from_numpy(session.run(*token_arrays(tokenizer, texts))[0])
+    session = load_onnx(folder / MODEL_FILE, threads)
+    return lambda texts: torch.from_numpy(session(*token_arrays(tokenizer, texts))[0])
 
 
 def _run_pairs(folder: Path, size: int) -> RunTexts:
     """Return what runs a folder of `write_pairs` as Anserini does, one text at a time."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    session = OnnxSession(folder / MODEL_FILE)
+    session = load_onnx(folder / MODEL_FILE)
 
     def run(texts: Sequence[str]) -> Tensor:
         rows = torch.zeros(len(texts), size)  # [B, V]
         for row, text in zip(rows, texts, strict=True):
-            terms, weights = session.run(*token_arrays(tokenizer, [text]))
+            terms, weights = session(*token_arrays(tokenizer, [text]))
             row[torch.from_numpy(terms)] = torch.from_numpy(weights)
         return rows
 
