@@ -114,10 +114,8 @@ class CoSENTLoss(EmbeddingLoss):
         labels = self._compared(labels.double()) if self.gather_across_devices else labels
         return cosent(self._compared(similarities), labels, self.scale)
 
-    @property
-    def citation(self) -> str:
-        """The paper, for the model card."""
-        return """
+    # The paper, for the model card.
+    citation = """
 @article{huang2024cosent,
     title={CoSENT: Consistent Sentence Embedding via Similarity Ranking},
     author={Huang, Xiang and Peng, Hao and Zou, Dongcheng and Liu, Zhiwei and Li, Jianxin and Liu, Kay and Wu, Jia and Su, Jianlin and Yu, Philip S.},

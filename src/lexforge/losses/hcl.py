@@ -221,10 +221,8 @@ class HCLLoss(EmbeddingLoss):
             views, gathered, own, self.temperature, self.tau_plus, self.beta, self.estimator, left_out
         )
 
-    @property
-    def citation(self) -> str:
-        """The paper, for the model card."""
-        return """
+    # The paper, for the model card.
+    citation = """
 @inproceedings{robinson2021contrastive,
     title={Contrastive Learning with Hard Negative Samples},
     author={Robinson, Joshua and Chuang, Ching-Yao and Sra, Suvrit and Jegelka, Stefanie},

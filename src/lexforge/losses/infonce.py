@@ -164,10 +164,8 @@ class InfoNCELoss(EmbeddingLoss):
         scores = scores_of_columns(queries, candidates, self.similarity)  # [B, N]
         return ranking_cross_entropy(scores, self._own_places(queries), self.temperature, left_out)
 
-    @property
-    def citation(self) -> str:
-        """The paper, for the model card."""
-        return """
+    # The paper, for the model card.
+    citation = """
 @misc{oord2018representation,
     title={Representation Learning with Contrastive Predictive Coding},
     author={van den Oord, Aaron and Li, Yazhe and Vinyals, Oriol},

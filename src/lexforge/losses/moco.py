@@ -169,10 +169,8 @@ class MoCoLoss(EmbeddingLoss):
         own = {"queue_size": len(self.queue.keys), "momentum": self.momentum_encoder.momentum}
         return own | super().get_config_dict()
 
-    @property
-    def citation(self) -> str:
-        """The paper, for the model card."""
-        return """
+    # The paper, for the model card.
+    citation = """
 @inproceedings{he2020momentum,
     title={Momentum Contrast for Unsupervised Visual Representation Learning},
     author={He, Kaiming and Fan, Haoqi and Wu, Yuxin and Xie, Saining and Girshick, Ross},

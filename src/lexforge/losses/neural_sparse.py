@@ -322,10 +322,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         own = {"idf_aware_flops": self.penalty_weights is not None}
         return asdict(self.numbers) | super().get_config_dict() | own
 
-    @property
-    def citation(self) -> str:
-        """The paper whose architecture and sparsity term the loss builds on, for the model card."""
-        return """
+    # The paper whose architecture and sparsity term the loss builds on, for the model card.
+    citation = """
 @misc{formal2021splade,
     title={SPLADE v2: Sparse Lexical and Expansion Model for Information Retrieval},
     author={Formal, Thibault and Lassance, Carlos and Piwowarski, Benjamin and Clinchant, St{\\'e}phane},

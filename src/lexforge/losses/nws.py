@@ -340,10 +340,8 @@ class NWSLoss(EmbeddingLoss):
         }
         return self.settings | own | super().get_config_dict()
 
-    @property
-    def citation(self) -> str:
-        """The papers that the loss builds on, for the model card."""
-        return """
+    # The papers that the loss builds on, for the model card.
+    citation = """
 @inproceedings{audibert2024exploring,
     title={Exploring Contrastive Learning for Long-Tailed Multi-Label Text Classification},
     author={Audibert, Alexandre and Gauffre, Aur{\\'e}lien and Amini, Massih-Reza},
