@@ -185,5 +185,5 @@ def test_errors(tiny_dense, tiny_splade) -> None:
             MomentumEncoder(tiny_dense, momentum)
     with pytest.raises(ValueError, match="cannot follow a sharded or another model"):
         MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(3, 2))
-    with pytest.raises(ValueError, match=r"model of 2 parameters; received one of 1. Add adapters"):
+    with pytest.raises(ValueError, match=r"model of 2 parameters; received one of 1, .* add adapters"):
         MomentumEncoder(nn.Linear(2, 3)).follow(nn.Linear(2, 3, bias=False))

@@ -117,20 +117,13 @@ class MomentumEncoder:
 
     def _pairs(self, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
         averages, parameters = list(self.average.parameters()), list(model.parameters())
-        if len(averages) != len(parameters):
+        if [each.shape for each in averages] != [each.shape for each in parameters]:
             raise ValueError(
                 f"the momentum encoder was built for a model of {len(averages)} parameters; received one of "
-                f"{len(parameters)}. Add adapters and modules to a model before its loss is made"
+                f"{len(parameters)}, or of other shapes. It cannot follow a sharded or another model: add "
+                "adapters and modules to a model before its loss is made"
             )
-        pairs: list[tuple[Tensor, Tensor]] = list(zip(averages, parameters, strict=True))
-        for average, parameter in pairs:
-            if average.shape != parameter.shape:
-                raise ValueError(
-                    f"the momentum encoder was built for a parameter of shape {tuple(average.shape)}; "
-                    f"received {tuple(parameter.shape)} from the model. It cannot follow a sharded or "
-                    "another model"
-                )
-        return pairs
+        return list(zip(averages, parameters, strict=True))
 
 
 def _checksums(model: nn.Module) -> list[int]:

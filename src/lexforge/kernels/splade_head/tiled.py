@@ -48,19 +48,10 @@ def splade_head_tiled(
     double_log1p: bool = False,
     product_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The tiled implementation of `splade_head`.
+    """The tiled implementation of `splade_head`; arguments and result as there.
 
-    Args:
-        hidden: `[B, L, D]` float.
-        weight: `[V, D]` float.
-        bias: `[V]` float, or None.
-        attention_mask: `[B, L]` bool, integer or float; 0 marks a token to leave out.
-        double_log1p: Apply log1p twice.
-        product_dtype: The dtype to which hidden and weight are cast for the products, as autocast asks; None
-            takes that of hidden. The gradients have the dtypes of the inputs and are not rounded to this one.
-
-    Returns:
-        `[B, V]` float32 (float64 for float64 inputs), >= 0.
+    `product_dtype` is the dtype to which hidden and weight are cast for the products, as autocast asks; None
+    takes that of hidden. The gradients have the dtypes of the inputs and are not rounded to this one.
     """
     inputs = [t for t in (hidden, weight, bias) if t is not None]
     training = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
