@@ -259,6 +259,7 @@ def test_opensearch_takes_terms_of_one_text_only_with_one_weight(weight: float, 
         None,
         {"query": ""},
         False,
+        4,
         torch.tensor([0.0, 2.0, weight, 0.0]),
     )
     if weight != 2:
@@ -439,7 +440,7 @@ def test_large_weights_stand_beside_the_graph(inference_free, monkeypatch, tmp_p
     query, _ = sides.read_sides(build_splade(inference_free, fused=False, device="cpu"))
     assert isinstance(query, sides.LookupSide)
     table = torch.rand(5000)
-    written = write_pooled(replace(query, weights=table), tmp_path / "query")
+    written = write_pooled(replace(query, weights=table, vocabulary_size=len(table)), tmp_path / "query")
     assert (tmp_path / "query" / "model.onnx.data").stat().st_size >= 4 * len(table)
     assert (tmp_path / "query" / "model.onnx").stat().st_size < 4 * len(table)
     ids = query.tokenizer(QUERIES[0], add_special_tokens=False)["input_ids"]

@@ -37,6 +37,7 @@ class EncoderSide:
         max_active_dims: How many of the largest weights a vector keeps; None keeps all.
         prompts: For each kind, the words that stand before each text; "" for none.
         normalized: Whether vectors are scaled to unit length (before the smallest weights are dropped).
+        vocabulary_size: V, the width of the vectors, which may exceed the entries of the tokenizer.
     """
 
     folder: str
@@ -46,11 +47,7 @@ class EncoderSide:
     max_active_dims: int | None
     prompts: dict[TextKind, str]
     normalized: bool
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V, the width of the vectors, which may exceed the entries of the tokenizer."""
-        raise NotImplementedError
+    vocabulary_size: int
 
     def terms(self) -> list[str]:
         """Return the entry of the tokenizer for each id up to the largest; a gap has its id in brackets."""
@@ -79,13 +76,6 @@ class EncodedSide(EncoderSide):
     double_log1p: bool
     has_token_types: bool
 
-    @property
-    def vocabulary_size(self) -> int:
-        """V, the rows of the output embedding."""
-        if self.decoder is not None:
-            return self.decoder.out_features
-        return int(cast(Any, self.model).get_output_embeddings().weight.shape[0])
-
 
 @dataclass(frozen=True, eq=False)
 class LookupSide(EncoderSide):
@@ -96,11 +86,6 @@ class LookupSide(EncoderSide):
     """
 
     weights: Tensor
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V, the length of the table."""
-        return len(self.weights)
 
 
 def read_sides(model: SparseEncoder) -> list[EncoderSide]:
@@ -172,14 +157,19 @@ def _read_side(
         "normalized": normalized,
     }
     if isinstance(first, SparseStaticEmbedding):
-        return LookupSide(**shared, weights=first.weight.detach().float().cpu())
+        return LookupSide(
+            **shared, vocabulary_size=len(first.weight), weights=first.weight.detach().float().cpu()
+        )
     pooling = cast(SpladePooling, modules[-1])
     backbone = first.model.float().cpu().eval()
+    decoder = plain_decoder(modules[1]).float().cpu().eval() if isinstance(modules[1], Dense) else None
+    output = backbone.get_output_embeddings() if decoder is None else decoder
     inputs = set(tokenizer.model_input_names) & set(inspect.signature(backbone.forward).parameters)
     return EncodedSide(
         **shared,
+        vocabulary_size=len(output.weight),
         model=backbone,
-        decoder=plain_decoder(modules[1]).float().cpu().eval() if isinstance(modules[1], Dense) else None,
+        decoder=decoder,
         pooling=pooling.pooling_strategy,
         double_log1p=pooling.activation_function == "log1p_relu",
         has_token_types="token_type_ids" in inputs,
