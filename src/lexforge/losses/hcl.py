@@ -145,13 +145,7 @@ def _debiased(
 class HCLLoss(EmbeddingLoss):
     """HCL on pairs of texts that say the same: hard negatives count more, and some may be false.
 
-    With p the exponential of a row's similarity to its partner over T, n_j that to each of the N = 2B - 2
-    rows of other texts:
-
-        L = mean over both views of -log( p / (p + Ng) )
-        hard:  Ng = max( (sum_j n_j^(1 + beta) / mean_j n_j^beta - tau_plus N p) / (1 - tau_plus),
-                         N exp(-1 / T) )
-        easy:  Ng = sum of n_j, the SimCLR loss
+    `lexforge.losses.functional.hcl` states the formula; `easy` is the SimCLR loss.
 
     Rows whose texts are known to say the same are no negatives of each other (docs/losses.md, section 15).
 

@@ -160,7 +160,8 @@ class MultiVectorScorer(ApartScorer):
         from lexforge.models.fingerprint import fingerprint
 
         super().__init__()
-        self._model, self._batch_size = model, batch_size
+        self._model: Any = model
+        self._batch_size = batch_size
         self.name = f"{fingerprint(model)}-{model.similarity_fn_name}"
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
@@ -174,8 +175,6 @@ class MultiVectorScorer(ApartScorer):
 
     def _encode(self, texts: list[str], kind: TextKind) -> Any:
         """Encode texts of one kind as `[L, D]` each."""
-        from lexforge.models.prompts import saved_prompt
+        from lexforge.models.prompts import encode_kind
 
-        encode = self._model.encode_query if kind == "query" else self._model.encode_document
-        prompt = saved_prompt(self._model, kind)
-        return encode(texts, prompt=prompt, batch_size=self._batch_size, show_progress_bar=False)
+        return encode_kind(self._model, texts, kind, batch_size=self._batch_size, show_progress_bar=False)
