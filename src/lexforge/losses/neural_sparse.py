@@ -112,11 +112,11 @@ class NeuralSparseLoss(EmbeddingLoss):
         self.temperature = self.numbers.temperature
         self.regularizer_ramp = 1.0
         self.sparsity_factors: dict[str, Tensor] = {}
+        # These weights are derived from a corpus: they follow the loss to its device, not into its state.
         for name, given in (("penalty_weights", penalty_weights), ("word_weights", word_weights)):
             if given is not None and not (torch.isfinite(given) & (given >= 0)).all():
                 raise ValueError(f"{name} must be finite and >= 0 for every term of the vocabulary")
-        # The weights are derived from a corpus: they follow the loss to its device and stay out of its state.
-        self.register_buffer("penalty_weights", _float32(penalty_weights), persistent=False)
+            self.register_buffer(name, None if given is None else given.float(), persistent=False)
         special = torch.tensor(list(special_token_ids), dtype=torch.long)
         self.register_buffer("special_token_ids", special, persistent=False)
         if self.weights["own_activation"] and word_weights is None:
@@ -124,7 +124,6 @@ class NeuralSparseLoss(EmbeddingLoss):
                 "own activation weighs the tokens of a text: pass word_weights, such as word_weights(idf), "
                 "or set own_activation_weight=0"
             )
-        self.register_buffer("word_weights", _float32(word_weights), persistent=False)
         self.teacher_similarity = check_similarity(teacher_similarity)
 
     def compute_loss(
@@ -332,10 +331,6 @@ class NeuralSparseLoss(EmbeddingLoss):
     archivePrefix={arXiv}
 }
 """
-
-
-def _float32(weights: Tensor | None) -> Tensor | None:
-    return None if weights is None else weights.float()
 
 
 def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:

@@ -18,25 +18,15 @@ def splade_head_triton(
 ) -> Tensor:
     """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
 
-    `lexforge.kernels.splade_head` calls it, and checks what holds for every implementation: shapes, equal
-    dtypes and one device.
+    `lexforge.kernels.splade_head` calls it, says what the arguments and the result are, and checks what holds
+    for every implementation: shapes, equal dtypes and one device. Here hidden is float16, bfloat16 or float32
+    on a CUDA device. The products run in its dtype, or that of autocast where it is on; their sums, bias and
+    everything after them are float32.
 
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
     gradient. Tile sizes are timed at the first call of each (V, D, class of lengths, with or without
     gradient) in a process, unless `tiles` has set them; for given tile sizes result and gradients are equal
     bit for bit from run to run.
-
-    Args:
-        hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
-        weight: `[V, D]` of the dtype of hidden (under autocast of any), the output embedding.
-        bias: `[V]` float of any precision, or None; -inf switches a term off.
-        attention_mask: `[B, L]` bool, integer or float; a token counts where it is not 0. Holes are allowed,
-            and what hidden holds at the other tokens (inf, NaN) has no effect.
-        double_log1p: Apply log1p twice.
-
-    Returns:
-        `[B, V]` float32, >= 0, and 0 in a row with no token. The products run in the dtype of hidden, or that
-        of autocast where it is on; their sums, bias and everything after them are float32.
 
     Raises:
         ValueError: If D is 0, hidden has another dtype, or the device is no CUDA device.
