@@ -12,7 +12,7 @@ from gradients import batch, parts_and_gradients, sparse
 from small_runs import without_dropout
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
-from lexforge.losses.gradient_cache import embed_in_mini_batches, feature_rows
+from lexforge.losses.gradient_cache import embed_in_mini_batches, some_rows
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, memory_for_activations
 from lexforge.models import build_inference_free
 from lexforge.models.structure import checkpoint_layers
@@ -74,11 +74,8 @@ def test_the_largest_batch_is_the_last_that_is_encoded_whole(tiny_splade, give) 
     assert most > len(features[0]["input_ids"])
 
     def of(rows: int) -> list[dict[str, Any]]:
-        own = len(features[0]["input_ids"])
-        places = torch.arange(rows) % own
-        return [
-            {key: feature_rows(value, own, places) for key, value in column.items()} for column in features
-        ]
+        places = torch.arange(rows) % len(features[0]["input_ids"])
+        return [some_rows(column, places) for column in features]
 
     assert RowsThatFit()(model, of(most)) is None
     assert RowsThatFit()(model, of(most + 1)) is not None

@@ -24,9 +24,7 @@ from lexforge.models.momentum import MomentumEncoder
 # The collator puts these beside the tokens of a column, for the loss alone; the encoder never sees them.
 TEACHER_KEY = "teacher_embedding"  # [B, D] float, of the teacher
 IDENTITY_KEY = "text_identity"  # [B] int64, see lexforge.common.text_identity
-RELEVANT_KEY = (
-    "relevant"  # [B, M] int64, beside the anchor: identities of the documents judged relevant to it
-)
+RELEVANT_KEY = "relevant"  # [B, M] int64, beside the anchor: identities of the documents relevant to it
 LOSS_KEYS = frozenset({TEACHER_KEY, IDENTITY_KEY, RELEVANT_KEY})
 # AdaptiveLayerLoss keeps the states of all layers under this key, beside the tokens, for its next call.
 LAYERS_KEY = "all_layer_embeddings"

@@ -50,11 +50,9 @@ def embed_in_mini_batches(
             "mini_batch_size needs columns with input_ids [B, L], one row per text; received "
             + (f"shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else "none")
         )
-    assert isinstance(ids, Tensor)
-    rows = len(ids)
-    if rows <= mini_batch_size:
+    if len(columns[0]["input_ids"]) <= mini_batch_size:
         return embed_columns(model, columns)
-    return [_embed_column(model, column, rows, mini_batch_size) for column in columns]
+    return [_embed_column(model, column, mini_batch_size) for column in columns]
 
 
 def can_be_cut(columns: list[Features]) -> bool:
@@ -71,28 +69,28 @@ def can_be_cut(columns: list[Features]) -> bool:
     return not joined and all(isinstance(ids, Tensor) and ids.dim() == 2 for ids in tensors)
 
 
-def feature_rows(value: Any, rows: int, part: slice | Tensor) -> Any:
-    """Take some rows of a feature, if it has one row per text.
+def some_rows(column: Features, part: slice | Tensor) -> Features:
+    """Take some rows of a column.
 
     Args:
-        value: A feature of a batch.
-        rows: B, the number of texts.
+        column: What the model reads of B texts, with `input_ids [B, L]`.
         part: Which rows: a slice, or an int64 tensor of their numbers.
 
     Returns:
-        The rows of a tensor whose first dimension is B; anything else as it is.
+        The rows of each tensor whose first dimension is B; anything else as it is.
     """
-    per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
-    return value[part] if per_row else value
+    rows = len(column["input_ids"])
+
+    def is_of_rows(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
+
+    return {key: value[part] if is_of_rows(value) else value for key, value in column.items()}
 
 
-def _embed_column(model: nn.Module, column: Features, rows: int, mini_batch_size: int) -> Tensor:
+def _embed_column(model: nn.Module, column: Features, mini_batch_size: int) -> Tensor:
     pieces = []
-    for start in range(0, rows, mini_batch_size):
-        piece = {
-            key: feature_rows(value, rows, slice(start, start + mini_batch_size))
-            for key, value in column.items()
-        }
+    for start in range(0, len(column["input_ids"]), mini_batch_size):
+        piece = some_rows(column, slice(start, start + mini_batch_size))
         if torch.is_grad_enabled():
             # The features are an argument, because checkpoint keeps the random state of the devices of its
             # tensor arguments alone.

@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lexforge.common.device_memory import free_memory
 from lexforge.common.ranks import over_ranks
-from lexforge.losses.gradient_cache import Features, feature_rows
+from lexforge.losses.gradient_cache import Features, some_rows
 from lexforge.models.structure import has_router
 
 logger = logging.getLogger(__name__)
@@ -205,8 +205,7 @@ def _one_text(model: nn.Module, column: Features) -> tuple[float, float, float]:
     longest = mask.sum(dim=1).argsort(descending=True)
 
     def of(texts: int) -> tuple[float, float]:
-        part = {key: feature_rows(value, rows, longest[:texts]) for key, value in column.items()}
-        return _kept(model, part)
+        return _kept(model, some_rows(column, longest[:texts]))
 
     one, vector = of(1)
     if (texts := min(rows, _MEASURED)) == 1:

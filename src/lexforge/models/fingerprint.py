@@ -47,9 +47,7 @@ def fingerprint(model: BaseModel) -> str:
     if adapters := _adapters(model):
         settings["adapters"] = adapters
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
-    names: dict[
-        Any, str
-    ] = {}  # where a tensor lies in memory -> its first name, so tied ones are hashed once
+    names: dict[Any, str] = {}  # place in memory -> the first name of its tensor: tied ones are hashed once
     unread = _unread_weights(model)
     for name, tensor in model.state_dict().items():
         if name.startswith(unread):
