@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from lexforge.models.inference_free import build_inference_free
     from lexforge.models.lengths import default_tokens, own_width
     from lexforge.models.lexical_init import build_lexical_backbone, resolve_backbone
-    from lexforge.models.load import check_encoder, load_encoder
+    from lexforge.models.load import check_encoder, load_encoder, normalize_vectors
     from lexforge.models.momentum import MomentumEncoder, is_training
     from lexforge.models.names import check_model, checked_name, model_type
-    from lexforge.models.normalized import normalize_vectors
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
     from lexforge.models.structure import (
