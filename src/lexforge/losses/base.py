@@ -161,8 +161,7 @@ class EmbeddingLoss(nn.Module):
 
         Args:
             embeddings: One `[B, D]` float tensor per column.
-            features: One dict per column, from which a contrasting loss reads which texts are no negatives;
-                None where only embeddings are at hand.
+            features: One dict per column, or None where only embeddings are at hand.
             labels: `[B]` or `[B, C]`, or None.
 
         Returns:

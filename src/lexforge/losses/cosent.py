@@ -100,7 +100,16 @@ class CoSENTLoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
-        """Compute the loss of two columns `[B, D]` and `[B]` numbers; see `EmbeddingLoss.compute_loss`."""
+        """Compute the loss; see `EmbeddingLoss.forward`.
+
+        Args:
+            embeddings: Two `[B, D]` float columns.
+            features: Not read.
+            labels: `[B]` numbers.
+
+        Returns:
+            0-dim float.
+        """
         if len(embeddings) != 2 or labels is None or labels.shape != (len(embeddings[0]),):
             raise ValueError(
                 "CoSENTLoss needs the columns (sentence1, sentence2) and one number per row as label; "

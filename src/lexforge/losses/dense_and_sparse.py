@@ -76,10 +76,18 @@ class DenseAndSparseLoss(NeuralSparseLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> dict[str, Tensor]:
-        """Compute the parts of `NeuralSparseLoss`, and `dense`, of the columns `[B, V + D]` of `embed`.
+        """Compute the weighted parts of `NeuralSparseLoss`, and the part `dense`.
 
-        As `NeuralSparseLoss.compute_loss`, but the features are needed: without them another loss has encoded
-        the columns, which have no dense vectors then.
+        Args:
+            embeddings: One `[B, V + D]` float tensor per column, as `embed` makes them.
+            features: One dict per column, as for `NeuralSparseLoss`.
+            labels: As for `NeuralSparseLoss`.
+
+        Returns:
+            Term name -> 0-dim float; their sum is the loss.
+
+        Raises:
+            ValueError: If another loss has encoded the columns, which have no dense vectors then.
         """
         if features is None:
             raise ValueError(

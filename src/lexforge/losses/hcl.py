@@ -200,7 +200,16 @@ class HCLLoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
-        """Compute the loss of two columns `[B, D]`; see `EmbeddingLoss.compute_loss`."""
+        """Compute the loss; see `EmbeddingLoss.forward`.
+
+        Args:
+            embeddings: Two `[B, D]` float columns.
+            features: One dict per column, whose texts say which rows are no negatives; None takes all.
+            labels: Not read.
+
+        Returns:
+            0-dim float.
+        """
         if len(embeddings) != 2:
             raise ValueError(
                 f"HCLLoss needs the columns (anchor, positive); received {len(embeddings)} text columns"

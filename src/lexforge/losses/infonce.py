@@ -142,7 +142,17 @@ class InfoNCELoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
-        """Compute the loss of anchors, positives and negatives; see `EmbeddingLoss.compute_loss`."""
+        """Compute the loss; see `EmbeddingLoss.forward`.
+
+        Args:
+            embeddings: One `[B, D]` float tensor per column: anchors, positives, negatives.
+            features: One dict per column, whose texts say which candidates are left out; None leaves out
+                none.
+            labels: Not read.
+
+        Returns:
+            0-dim float.
+        """
         if len(embeddings) < 2:
             raise ValueError(
                 "InfoNCELoss needs the columns (anchor, positive, negative_1, ...); received "

@@ -126,7 +126,14 @@ class MoCoLoss(EmbeddingLoss):
         self.queue = KeyQueue(queue_size, embedding_dimension(model), with_texts=True)
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
-        """Encode the first of two columns by the model, the second by its moving average."""
+        """Encode the first column by the model, the second by its moving average.
+
+        Args:
+            inputs: Two columns.
+
+        Returns:
+            Two `[B, D]` float tensors; the second has no gradient.
+        """
         if len(inputs) != 2:
             raise ValueError(
                 f"MoCoLoss needs the columns (anchor, positive); received {len(inputs)} text columns"
@@ -136,10 +143,15 @@ class MoCoLoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
-        """Compute the loss of queries and keys and, in training, enqueue the keys.
+        """Compute the loss and, in training, enqueue the keys; see `EmbeddingLoss.forward`.
 
-        As `EmbeddingLoss.compute_loss`, but the features are needed: without them the second column was not
-        encoded by the moving average.
+        Args:
+            embeddings: Queries and keys, `[B, D]` float each.
+            features: Needed: without them the second column was not encoded by the moving average.
+            labels: Not read.
+
+        Returns:
+            0-dim float.
         """
         if features is None:
             raise ValueError(

@@ -129,10 +129,19 @@ class NeuralSparseLoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> dict[str, Tensor]:
-        """Compute the weighted parts of anchors, positives and negatives, `[B, V]` float >= 0 each.
+        """Compute the weighted parts; see `EmbeddingLoss.forward`.
 
-        As `EmbeddingLoss.compute_loss`, with `teacher_embedding` among the features or labels `[B, 1 + n]`,
-        the scores of a teacher, for distillation and MarginMSE.
+        Args:
+            embeddings: One `[B, V]` float tensor >= 0 per column: anchors, positives, negatives.
+            features: One dict per column with `input_ids`, `attention_mask` and, for distillation,
+                `teacher_embedding`; None where only embeddings are at hand.
+            labels: `[B, 1 + n]` float scores of the teacher, or None.
+
+        Returns:
+            Term name -> 0-dim float; their sum is the loss.
+
+        Raises:
+            ValueError: If a term lacks the columns, tokens, labels or teacher embeddings that it needs.
         """
         if len(embeddings) < 2:
             raise ValueError(

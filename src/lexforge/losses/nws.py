@@ -287,7 +287,14 @@ class NWSLoss(EmbeddingLoss):
         self.momentum_encoder = MomentumEncoder(model, momentum) if moving else None
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
-        """Encode the first column by the model, the last one by its moving average if keys are needed."""
+        """Encode the first column by the model, the last one by its moving average if keys are needed.
+
+        Args:
+            inputs: One or two columns.
+
+        Returns:
+            The queries and, with keys or a queue, the keys without gradient, `[B, D]` float each.
+        """
         if len(inputs) > (1 if self.momentum_encoder is None else 2):
             raise ValueError(
                 f"NWSLoss reads one text column and, with keys or a queue, a second view of it as the key; "
@@ -301,9 +308,15 @@ class NWSLoss(EmbeddingLoss):
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
-        """Compute the loss of queries and keys and, in training, enqueue the keys.
+        """Compute the loss and, in training, enqueue the keys; see `EmbeddingLoss.forward`.
 
-        As `EmbeddingLoss.compute_loss`, with labels `[B, L]` of 0 and 1.
+        Args:
+            embeddings: Queries and, as the last of two, keys; `[B, D]` float each.
+            features: None where another loss encoded the columns.
+            labels: `[B, L]` of 0 and 1.
+
+        Returns:
+            0-dim float.
         """
         if labels is None:
             raise ValueError("NWSLoss needs a label column of multi-hot lists; received none")
