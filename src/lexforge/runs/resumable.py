@@ -31,16 +31,14 @@ from lexforge.runs.checkpoint_folders import UNFINISHED, check_seal, last_checkp
 from lexforge.runs.log_file import LogFile, LogLines, LogLinesAboveBar
 from lexforge.runs.resume import (
     ARGUMENTS,
-    BestOfMovedRun,
-    SamplerEpoch,
+    ResumedRun,
     changed_batches,
     has_finished,
-    present_place,
     resume_command,
 )
 from lexforge.runs.run_directory import complete_environment, write_json
 from lexforge.runs.sharded import ShardedCopy
-from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
+from lexforge.runs.signals import StopRequest, TrainingInterrupted
 from lexforge.runs.state import RunStateCallback
 
 # A callback of the Trainer that shows the log -> what shows shorter lines instead.
@@ -81,14 +79,14 @@ class ResumableTraining(BaseTrainer):
         super().__init__(*args, **kwargs)
         self.sharded = ShardedCopy(self)
         self._stop = StopRequest()
+        self._resumed = ResumedRun()
         self._given: dict[str, Any] = {}  # the user's values of arguments that are replaced for the moment
         self._newest: Path | None = None  # the last checkpoint that this training wrote
         self._newest_state: object = None  # what the trainer knew when it did
         self.run_state = RunStateCallback(self.loss)
         self.add_callback(self.run_state)
-        self.add_callback(StopCallback(self._stop))
-        self.add_callback(SamplerEpoch())
-        self.add_callback(BestOfMovedRun())
+        self.add_callback(self._stop)
+        self.add_callback(self._resumed)
         self.add_callback(LogFile())
         for callback in list(self.callback_handler.callbacks):
             if type(callback) in LINES:  # the Trainer adds one of them, by `disable_tqdm`
@@ -237,9 +235,9 @@ class ResumableTraining(BaseTrainer):
         self.state.is_local_process_zero = self.is_local_process_zero()
         self.state.is_world_process_zero = self.is_world_process_zero()
         self._load_from_checkpoint(str(checkpoint))
-        self.run_state.on_train_begin(self.args, self.state, self.control)
+        for callback in (self.run_state, self._resumed):
+            callback.on_train_begin(self.args, self.state, self.control)
         if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            state.best_model_checkpoint = present_place(state.best_model_checkpoint, checkpoint)
             self._load_best_model()
         return TrainOutput(self.state.global_step, 0.0, {})
 

@@ -28,29 +28,12 @@ _ROUNDING = 1e-9  # of an epoch
 logger = logging.getLogger(__name__)
 
 
-class SamplerEpoch(TrainerCallback):
-    """Tells the batch sampler its epoch.
+class ResumedRun(TrainerCallback):
+    """Finds what the Trainer loses of a run that it resumes.
 
-    The Trainer does so itself, except in a run that is resumed inside an epoch on several ranks. There
-    accelerate wraps the sampler twice, the Trainer looks through one of the two wrappers only, and the
-    batches would be those of the first epoch.
-    """
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Unwrap the sampler of the training batches and set its epoch."""
-        sampler: Any = getattr(kwargs["train_dataloader"], "batch_sampler", None)
-        while hasattr(sampler, "batch_sampler"):
-            sampler = sampler.batch_sampler
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(int(state.epoch or 0))
-
-
-class BestOfMovedRun(TrainerCallback):
-    """Finds the best checkpoint of a resumed run whose folder has another place or name than before.
-
-    The Trainer forgets a best checkpoint that is not where it was, and the next one to be deleted is that.
+    It forgets a best checkpoint that is not where it was, as in a run whose folder was moved, and the next
+    one to be deleted is that. On several ranks, inside an epoch, accelerate wraps the batch sampler twice,
+    the Trainer looks through one of the two wrappers only, and the batches would be those of the first epoch.
     """
 
     def on_train_begin(
@@ -62,20 +45,21 @@ class BestOfMovedRun(TrainerCallback):
         resumed = Path(str(args.resume_from_checkpoint))
         before = read_json(resumed / TRAINER_STATE_NAME) or {}
         if best := before.get("best_model_checkpoint"):
-            best = present_place(best, resumed)
-            if Path(best).is_dir():
-                state.best_model_checkpoint = best
+            # The one beside first: a copy does not depend on the run that it is a copy of.
+            for place in (resumed.with_name(Path(best).name), Path(best)):
+                if place.is_dir():
+                    state.best_model_checkpoint = str(place)
+                    break
 
-
-def present_place(best: str, resumed: Path) -> str:
-    """Return where the best checkpoint of a resumed run is, which may have been moved or copied since.
-
-    Args:
-        best: The folder as it was recorded. A copy does not depend on the run that it is a copy of.
-        resumed: The checkpoint that the run is resumed from, beside which the best one lies.
-    """
-    beside = resumed.with_name(Path(best).name)
-    return str(beside) if beside.is_dir() else best
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Unwrap the sampler of the training batches and set its epoch."""
+        sampler: Any = getattr(kwargs["train_dataloader"], "batch_sampler", None)
+        while hasattr(sampler, "batch_sampler"):
+            sampler = sampler.batch_sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(int(state.epoch or 0))
 
 
 def has_finished(state: TrainerState, args: TrainingArguments) -> bool:

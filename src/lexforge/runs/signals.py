@@ -35,8 +35,11 @@ class TrainingInterrupted(SystemExit):
         self.step = step
 
 
-class StopRequest:
-    """A context in which SIGTERM and SIGINT are only noted in `number`.
+class StopRequest(TrainerCallback):
+    """A context in which SIGTERM and SIGINT are only noted, and the callback that ends training for them.
+
+    The first signal stands in `number`. After the step in which any rank has received one, training ends with
+    a checkpoint.
 
     A second Ctrl-C has the effect that it had before the context was entered. A second SIGTERM, or a SIGINT
     within a second of the first signal, changes nothing, because launchers pass on signals that the process
@@ -70,21 +73,10 @@ class StopRequest:
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
 
-
-class StopCallback(TrainerCallback):
-    """Ends training, with a checkpoint, after the step in which any rank was asked to stop.
-
-    Args:
-        stop: The request of this rank, entered while training runs.
-    """
-
-    def __init__(self, stop: StopRequest) -> None:
-        self.stop = stop
-
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Share the request among the ranks, since a signal may have reached one of them only."""
-        self.stop.number = over_ranks(self.stop.number, args.device, "MAX")
-        if self.stop.number:
+        self.number = over_ranks(self.number, args.device, "MAX")
+        if self.number:
             control.should_save = control.should_training_stop = True
