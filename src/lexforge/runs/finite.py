@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -71,12 +71,13 @@ class FiniteTraining(BaseTrainer):
         loss = super().training_step(model, inputs, *args, **kwargs)
         if self.accelerator.sync_gradients:
             gradients = [] if self.scaler_will_skip() else self._named_gradients()
-            numbers = [loss, norm_of(gradients)] if gradients else [loss]
-            if any_non_finite(*numbers):
-                self._check_loss(loss, rows)  # first, because a broken loss breaks the gradients
-                broken = non_finite_names(gradients, count_norm=True) if gradients else None
-                if broken is not None:
-                    self._stop_run(broken, self._rows)
+            norms = [norm_of(gradients)] if gradients else []
+            if any_non_finite(loss, *norms):
+                self._stop_if(self._broken_parts(loss), rows)  # first, because they break the gradients
+                broken = non_finite_names(gradients)
+                if not broken and not all(map(torch.isfinite, norms)):
+                    broken = ["the norm of the gradients"]  # the sum of the squares of finite entries
+                self._stop_if(broken, self._rows)
         return loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -89,20 +90,21 @@ class FiniteTraining(BaseTrainer):
         try:
             result = super().compute_loss(model, inputs, *args, **kwargs)
         except NonFiniteKeysError:  # every rank raises it, because the queue takes the keys of all ranks
-            self._stop_run(["the keys of the queue"], rows)
+            self._stop_if(["the keys of the queue"], rows)
+            raise
         if not (self.model.training and self.accelerator.sync_gradients):
-            self._check_loss((result[0] if isinstance(result, tuple) else result).detach(), rows)
+            loss = (result[0] if isinstance(result, tuple) else result).detach()
+            if any_non_finite(loss):
+                self._stop_if(self._broken_parts(loss), rows)
         return result
 
-    def _check_loss(self, loss: Tensor, rows: Sequence[Row]) -> None:
-        """Stop if the loss is not finite on any rank, and name its broken parts."""
-        if not any_non_finite(loss):
-            return
+    def _broken_parts(self, loss: Tensor) -> list[str]:
+        """The names of what is not finite in the loss of this rank."""
         parts = self._parts or {"the loss": loss}
         broken = [name for name, part in parts.items() if not torch.isfinite(part)]
         if not broken and not torch.isfinite(loss):
             broken = ["the sum of " + ", ".join(parts)]
-        self._stop_run(broken, rows)
+        return broken
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Keep the parts of the loss at hand for an error message; what is logged does not change."""
@@ -117,9 +119,8 @@ class FiniteTraining(BaseTrainer):
         """
         parameters = self._named_parameters()
         if any_non_finite(norm_of(parameters)):
-            broken = non_finite_names(parameters, count_norm=False)  # None if only the norm is too large
-            if broken is not None:
-                self._stop_run(broken, self._rows, parameters=True)
+            # No name if only the norm is too large.
+            self._stop_if(non_finite_names(parameters), self._rows, parameters=True)
         self._rows = []
 
     def _named_parameters(self) -> list[tuple[str, Tensor]]:
@@ -143,10 +144,13 @@ class FiniteTraining(BaseTrainer):
         scaler = getattr(self.accelerator, "scaler", None)
         return scaler is not None and scaler.get_scale() >= 1
 
-    def _stop_run(self, broken: Sequence[str], rows: Sequence[Row], *, parameters: bool = False) -> NoReturn:
-        """Save if the parameters are still good, and raise the same error on every rank."""
+    def _stop_if(self, broken: Sequence[str], rows: Sequence[Row], *, parameters: bool = False) -> None:
+        """Raise one error on all ranks if any of them names what broke; good parameters are saved first."""
         training = self.model.training
-        ranks = of_all_ranks((list(broken), describe_rows(rows, self.train_dataset if training else None)))
+        data = self.train_dataset if training else None
+        ranks = of_all_ranks((broken, describe_rows(rows, data) if broken else ""))
+        if not any(names for names, _ in ranks):
+            return
         found = "; ".join(
             f"{', '.join(names)} became NaN or infinite"
             + (f" on rank {rank}" if len(ranks) > 1 else "")
@@ -159,8 +163,8 @@ class FiniteTraining(BaseTrainer):
         elif training:
             when = f"in the step after {self.state.global_step}"
             if self.state.global_step:  # nothing was trained before the first
-                finite = all(all_finite(parameter) for _, parameter in self._named_parameters())
-                if not on_any_rank(not finite, self.args.device):
+                bad = non_finite_names(self._named_parameters())
+                if not over_ranks(len(bad), self.args.device, "MAX"):
                     save_now(self)
         else:
             when = "in evaluation"
@@ -207,34 +211,13 @@ def any_non_finite(*numbers: Tensor) -> bool:
     return bool(broken)
 
 
-def non_finite_names(named: Iterable[tuple[str, Tensor]], *, count_norm: bool) -> list[str] | None:
-    """The names of the tensors that hold a NaN or an infinite entry; all ranks must ask together.
+def non_finite_names(named: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """The names of the tensors that hold a NaN or an infinite entry on this rank.
 
     Args:
-        named: As in `norm_of`.
-        count_norm: Whether finite entries with an infinite norm count as wrong, under the name "the norm of
-            the gradients".
-
-    Returns:
-        None if nothing is wrong on any rank. Otherwise the names that this rank found, which is an empty list
-        if only other ranks found something.
+        named: As in `norm_of`; all ranks must ask together if the tensors are in shards.
     """
-    found = [(name, tensor.detach()) for name, tensor in named]
-    norm = norm_of(found)
-    names = [name for name, tensor in found if not all_finite(tensor)]
-    if not names and count_norm and not torch.isfinite(norm):
-        names = ["the norm of the gradients"]  # each entry is finite, and the sum of the squares is not
-    return names if on_any_rank(bool(names), norm.device) else None
-
-
-def all_finite(tensor: Tensor) -> bool:
-    """Whether every entry is finite; all ranks must ask together if the tensor is in shards."""
-    return bool(torch.isfinite(whole_tensor(tensor)).all())
-
-
-def on_any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether a flag is set on any rank. If one rank stops, all must, or the others would wait for it."""
-    return bool(over_ranks(int(flag), device, "MAX"))
+    return [name for name, tensor in named if not torch.isfinite(whole_tensor(tensor.detach())).all()]
 
 
 def texts_of(row: dict[str, Any]) -> Row:
