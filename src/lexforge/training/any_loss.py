@@ -79,8 +79,10 @@ class AnyLossTraining(BaseTrainer):
         self.training_seq_length = training_seq_length
         self.gradient_checkpointing = gradient_checkpointing
         self._label_columns = _label_columns(kwargs.get("data_collator"))
-        # "train" or "eval" -> name -> [sum over the batches since the last line of the log, number of them].
-        self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
+        # "train" or "eval" -> name -> sum over the micro-batches since the last line of the log, and their
+        # number. The sums of the parent stay empty: it would round to four decimals, where a small part of
+        # the loss becomes 0.
+        self._sums: dict[str, dict[str, tuple[Any, int]]] = {"train": {}, "eval": {}}
         self._evaluated = "eval"  # how the names of what the last evaluation logs begin
         for one in losses_of(loss):
             _check_loss_argument(one, model, new_models=kwargs.get("model_init") is not None)
@@ -210,60 +212,55 @@ class AnyLossTraining(BaseTrainer):
             endings = tuple(f"_{key}" for key in LOSS_KEYS)
             inputs = {name: value for name, value in inputs.items() if not name.endswith(endings)}
         result = super().compute_loss(model, inputs, *args, **kwargs)
-        sums = self._metrics["train" if self.model.training else "eval"]
         for one in ours:
-            for name, value in one.metrics.items():
-                held = sums.setdefault(name, [torch.zeros_like(value), 0])
-                held[0] = held[0] + value
-                held[1] += 1
+            self._add_up(one.metrics)
         return result
 
     def track_loss_components(self, loss: dict[str, torch.Tensor]) -> None:
-        """Log the parts of a loss as `loss/<part>`."""
-        super().track_loss_components({f"loss/{name}": part for name, part in loss.items()})
+        """Add the parts of a loss up for the log, as `loss/<part>`."""
+        self._add_up({"steps": torch.ones(())} | {f"loss/{name}": part for name, part in loss.items()})
+
+    def _add_up(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Add values of a micro-batch to the sums for the next line of the log."""
+        sums = self._sums["train" if self.model.training else "eval"]
+        for name, value in values.items():
+            total, count = sums.get(name, (0.0, 0))
+            sums[name] = total + value.detach(), count + 1
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate as the parent does; the line of the log that follows tells of these batches alone."""
         self._evaluated = kwargs.get("metric_key_prefix", "eval")
-        self._begin_sums("eval", self.accum_loss_components["eval"])
+        self._begin_sums("eval")
         return super().evaluation_loop(*args, **kwargs)
 
-    def _begin_sums(self, mode: str, before: dict[str, torch.Tensor]) -> None:
-        """Set the sums for the next line of the log to 0."""
-        # The names of parts stay, so that all ranks gather the same ones the next time.
-        self.accum_loss_components[mode] = {
-            name: torch.zeros_like(total) for name, total in before.items() if name not in self._metrics[mode]
-        }
-        self._metrics[mode].clear()
+    def _begin_sums(self, mode: str) -> None:
+        """Set the sums to 0; their names stay, so that all ranks gather the same ones the next time."""
+        self._sums[mode] = dict.fromkeys(self._sums[mode], (0.0, 0))
 
-    def logged_mode(self, logs: dict[str, float]) -> str | None:
-        """Say of what a line of the log tells: "train" or "eval"; None for one without a loss."""
-        return "train" if "loss" in logs else "eval" if f"{self._evaluated}_loss" in logs else None
+    def take_means(self, mode: str) -> dict[str, float]:
+        """Return the means of what the losses measured since the last line of the log, and begin anew.
+
+        A mean is that of the micro-batches, of all ranks, that measured the value. A part of the loss counts
+        as 0 where the loss lacks it, so that the means of the parts add up to that of the loss.
+        """
+        sums = {
+            name: torch.tensor([[float(total), count]], device=self.args.device)
+            for name, (total, count) in self._sums[mode].items()
+        }
+        self._begin_sums(mode)
+        gathered = {name: rows.sum(dim=0).tolist() for name, rows in self.accelerator.gather(sums).items()}
+        steps, _ = gathered.pop("steps", (0, 0))
+        counts = {name: steps if name.startswith("loss/") else gathered[name][1] for name in gathered}
+        return {name: gathered[name][0] / count for name, count in counts.items() if count}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what the losses measured, as means over the batches that measured it, with the parts."""
-        mode = self.logged_mode(logs)
+        """Log what the losses measured beside a loss that is logged."""
+        mode = "train" if "loss" in logs else "eval" if f"{self._evaluated}_loss" in logs else None
         if mode:
-            sums = self.accum_loss_components[mode]
-            for name, (total, count) in self._metrics[mode].items():
-                # Below, each sum is divided by the number of batches that gave parts.
-                if not int(sums.get("steps", 0)):
-                    sums["steps"] = torch.tensor(count, device=total.device)
-                sums[name] = total * sums["steps"] / count
-            if sums:
-                # The parent would round to four decimals, where a small part of the loss becomes 0.
-                gathered = self.accelerator.gather(sums)  # name -> [ranks]
-                count = int(gathered["steps"].sum())  # 0 where no batch had parts
-                prefix = f"{self._evaluated}_" if mode == "eval" else ""
-                logs = logs | {
-                    f"{prefix}{name}": float(f"{(total.sum() / count).item():.6g}")
-                    for name, total in gathered.items()
-                    if name != "steps" and count
-                }
-            self.accum_loss_components[mode] = {}  # the parent finds nothing more to log
+            prefix = f"{self._evaluated}_" if mode == "eval" else ""
+            means = self.take_means(mode)
+            logs = logs | {f"{prefix}{name}": float(f"{value:.6g}") for name, value in means.items()}
         super().log(logs, start_time)
-        if mode:
-            self._begin_sums(mode, sums)
 
     def _check_each_dataset(self, given: Any, losses: Losses) -> None:
         """Call `check_rows` for each data set that was given, with its loss."""

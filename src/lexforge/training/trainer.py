@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
@@ -310,28 +309,20 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         with self.finishing.in_place(self.model):
             return super().evaluation_loop(*args, **kwargs)
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the mean of each part, its share of the total, the active dimensions and the phase.
-
-        The shares and the phase are added here, once per line of the log and not per micro-batch.
-        """
-        mode = self.logged_mode(logs)
-        if mode:
-            # Name -> the sum over the micro-batches of this rank since the last line of the log.
-            sums = self.accum_loss_components[mode]
-            weights = [loss.weights for loss in self.losses if isinstance(loss, NeuralSparseLoss)]
-            parts = [name for name in dict.fromkeys(chain(*weights)) if f"loss/{name}" in sums]
-            if parts:
-                # `log` of `AnyLossTraining` divides every sum by the number of micro-batches.
-                count = sums["steps"]
-                sizes = torch.stack([sums[f"loss/{name}"].abs() for name in parts])  # [parts]
-                shares = count * sizes / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny)
-                sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
-                if self.curriculum and self.phases:
-                    sums["phase"] = count * (self.curriculum.phase_index + 1.0)
+    def take_means(self, mode: str) -> dict[str, float]:
+        """Return what the losses measured, with the share of each part in the total and the phase."""
+        means = super().take_means(mode)
+        weights = [loss.weights for loss in self.losses if isinstance(loss, NeuralSparseLoss)]
+        parts = [name for name in dict.fromkeys(chain(*weights)) if f"loss/{name}" in means]
+        if parts:
+            sizes = {name: abs(means[f"loss/{name}"]) for name in parts}
+            total = sum(sizes.values()) or 1.0
+            means |= {f"share/{name}": size / total for name, size in sizes.items()}
+            if self.curriculum and self.phases:
+                means["phase"] = self.curriculum.phase_index + 1.0
         if self.controller is not None and mode == "train":
-            logs = logs | self.controller.log_values()
-        super().log(logs, start_time)
+            means |= self.controller.log_values()
+        return means
 
 
 class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceTransformerTrainer):
