@@ -46,15 +46,12 @@ def peak_memory(device: torch.device) -> int:
 
 
 def _left_in_control_groups() -> Iterator[int]:
-    """What the control groups of this process leave of their limits (Linux; both versions)."""
-    second = ("memory.max", "memory.current", "inactive_file")
-    first = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    for folder, is_second in control_groups("memory"):
-        limit, used, cached = second if is_second else first
-        if not (folder / limit).is_file():
-            continue
-        most = (folder / limit).read_text(encoding="ascii").strip()
-        if most != "max":
-            statistics = (folder / "memory.stat").read_text(encoding="ascii").split()
-            reclaimable = int(statistics[statistics.index(cached) + 1])
-            yield int(most) - int((folder / used).read_text(encoding="ascii")) + reclaimable
+    """What the control groups of this process leave of their limits (Linux)."""
+    second = ("memory.max", "memory.current", "memory.stat")
+    first = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+    for limit, used, statistics in control_groups("memory", second, first):
+        if limit.strip() != "max":
+            numbers = dict(line.split() for line in statistics.splitlines())
+            # Cached files are given back when needed. Only version 1 has another number of the groups below.
+            cached = numbers.get("total_inactive_file") or numbers["inactive_file"]
+            yield int(limit) - int(used) + int(cached)

@@ -1,11 +1,19 @@
-"""The processes of a run: how they find one another at its start, and part at its end."""
+"""The processes of a run: how they find one another at its start, share the cores, and part at its end.
+
+Launchers set `OMP_NUM_THREADS` to 1 where the user has set nothing, so that a run on processors would leave
+all cores but one idle. What the user set can be told from what the launcher set by the launcher's own
+environment and command.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import signal
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -13,10 +21,12 @@ import torch.distributed as dist
 from accelerate import PartialState
 from transformers import set_seed
 
+from lexforge.common.control_groups import control_groups
 from lexforge.runs.launcher import launcher_command, launchers_environment
 from lexforge.runs.rank_watch import RankWatch
-from lexforge.runs.threads import take_cores, threads_were_set
 
+THREADS = "OMP_NUM_THREADS"
+FLAG = "num_cpu_threads_per_process"  # of `accelerate launch`, also with dashes
 # How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
 ALONE = timedelta(hours=12)
 SILENT_S = 60.0  # without a sign of life for so long, the log names a rank
@@ -67,3 +77,44 @@ def leave_processes() -> None:
     if dist.is_available() and dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()
+
+
+def allowed_cores() -> int:
+    """Return how many cores this process may use: its affinity, and the quotas of its control groups if any.
+
+    Returns:
+        The number of cores, at least 1; a quota of a part of a core is rounded up.
+    """
+    cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    for texts in control_groups("cpu", ["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        quota, period = " ".join(texts).split()  # such as "150000 100000"
+        if quota not in ("max", "-1"):  # no limit in version 2 and 1
+            cores.append(math.ceil(int(quota) / int(period)))
+    return max(1, min(cores))
+
+
+def threads_were_set(environment: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Return whether the user has chosen the number of threads.
+
+    Args:
+        environment: The variables that the user's command was started with.
+        command: The words of that command, a launcher's or Python's own.
+    """
+    names = {word.split("=", 1)[0].lstrip("-").replace("-", "_") for word in command}
+    return THREADS in environment or FLAG in names
+
+
+def take_cores(local_processes: int) -> None:
+    """Let torch and the compiled searches use this process's share of the cores.
+
+    Args:
+        local_processes: Number of processes of the run on this machine.
+    """
+    threads = max(1, allowed_cores() // local_processes)
+    torch.set_num_threads(threads)
+    if "numba" in sys.modules:
+        from lexforge.kernels.parallel import limit_threads
+
+        limit_threads(threads)
+    else:  # numba reads the variable when it is imported, which a process that does not search never does
+        os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
