@@ -127,7 +127,7 @@ def main(cfg: Config) -> None:
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     # A resumed run is refused if its data have changed.
-    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=data.digests(pairs))
+    runs.claim_run_directory(cfg.output_dir, cfg, data=data.digests(pairs))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
     texts = sorted({*train["sentence1"], *train["sentence2"]})

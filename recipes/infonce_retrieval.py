@@ -182,7 +182,7 @@ def main(cfg: Config) -> None:
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     # A resumed run is refused if its data have changed.
-    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
+    runs.claim_run_directory(cfg.output_dir, cfg, data=loaded.digests(rows))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
     model = training.load_start(cfg, cfg.output_dir, documents, process, stages, models.build_dense)

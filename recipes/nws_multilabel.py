@@ -298,7 +298,7 @@ def main(cfg: Config) -> None:
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     # A resumed run is refused if its data have changed.
-    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=texts.digests())
+    runs.claim_run_directory(cfg.output_dir, cfg, data=texts.digests())
 
     # Encoder. Its texts are compared by cosine.
     model = training.load_start(

@@ -451,7 +451,7 @@ def main(cfg: Config) -> None:
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     # A resumed run is refused if its data have changed.
-    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
+    runs.claim_run_directory(cfg.output_dir, cfg, data=loaded.digests(rows))
 
     # Encoder, and what its vocabulary means in these documents.
     cfg, model = start_encoder(cfg, loaded, process, stages)

@@ -23,7 +23,7 @@ def main(folder: str, output: str) -> None:
     said = []
     for step in (check_run_directory, partial(claim_run_directory, data={})):
         try:
-            step(folder, Settings(), resume=False)
+            step(folder, Settings())
         except BlockingIOError as error:
             said.append(str(error))
     files = sorted(path.name for path in Path(folder).iterdir())

@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_the_backend_of_the_first(tmp_path: Path) -> None:
 def test_the_environment_is_completed_at_the_end(tmp_path: Path) -> None:
     """`env.json` is written before the first batch, when a new machine has measured nothing."""
     run = tmp_path / "run"
-    claim_run_directory(run, make_dataclass("Settings", ["resume"])(False), resume=False, data={})
+    claim_run_directory(run, make_dataclass("Settings", ["resume"])(False), data={})
     before = json.loads((run / "env.json").read_text())
     assert before["splade_head"] == {"requested_backend": "measured", "timings": {}}
     timings.timings()["16"] = SECONDS

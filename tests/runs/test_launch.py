@@ -143,7 +143,7 @@ def test_no_file_of_a_run_keeps_a_secret_of_its_command(
     words = ["recipe.py", "--hub-token", "hf_x", "--steps", "3", "--export=WANDB_API_KEY=hf_x"]
     monkeypatch.setattr(sys, "orig_argv", ["python", *words])
     settings = make_dataclass("Settings", ["steps", "resume"])(3, False)
-    claim_run_directory(tmp_path, settings, resume=False, data={})
+    claim_run_directory(tmp_path, settings, data={})
     page = write_page(tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"env.json", "config.json", page.name} <= {path.name for path in files}

@@ -26,7 +26,7 @@ OWNER = """
 import dataclasses, sys, time
 from lexforge.runs import claim_run_directory
 settings = dataclasses.make_dataclass("Settings", ["steps", "resume"])(3, False)
-claim_run_directory(sys.argv[1], settings, resume=False, data={})
+claim_run_directory(sys.argv[1], settings, data={})
 print("open", flush=True)
 time.sleep(600)
 """
@@ -39,7 +39,7 @@ def config(*, resume: bool = False, **values: Any) -> Any:
 
 def claim(folder: Path, *, resume: bool = False, data: Any = None, **values: Any) -> None:
     """Claim a folder for a run with some values in its settings."""
-    claim_run_directory(folder, config(resume=resume, **values), resume=resume, data=data or {})
+    claim_run_directory(folder, config(resume=resume, **values), data=data or {})
 
 
 def test_a_new_run_leaves_its_configuration_and_environment(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path)
         (Path("/proc/x"), OSError, "no file can be written: .*'/proc'"),
     ):
         with pytest.raises(error, match=message):
-            check_run_directory(folder, config(), resume=False)
-    check_run_directory(tmp_path / "a" / "b", config(), resume=False)
+            check_run_directory(folder, config())
+    check_run_directory(tmp_path / "a" / "b", config())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.csv", "link"]
 
 
@@ -223,14 +223,14 @@ def test_a_folder_has_one_run_at_a_time(warm: WarmProcesses, tmp_path: Path) -> 
         writing = re.escape(f"process {owner} on {socket.gethostname()} is writing in {run}")
         for resume in (False, True):
             with pytest.raises(BlockingIOError, match=writing):
-                check_run_directory(run, config(steps=3), resume=resume)
+                check_run_directory(run, config(steps=3, resume=resume))
             with pytest.raises(BlockingIOError, match=writing):
                 claim(run, steps=3, resume=resume)
         assert {path.name: path.read_bytes() for path in run.iterdir()} == before
     finally:
         os.kill(owner, signal.SIGKILL)
         warm.end()
-    check_run_directory(run, config(steps=3), resume=True)
+    check_run_directory(run, config(steps=3, resume=True))
     claim(run, steps=3, resume=True)
 
 

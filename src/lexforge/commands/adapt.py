@@ -183,7 +183,7 @@ def main(cfg: Config) -> None:
             models.check_model(name)
     cfg = resolve(cfg)
     training.check_training(cfg.train)
-    runs.check_run_directory(cfg.output, cfg, resume=cfg.resume)
+    runs.check_run_directory(cfg.output, cfg)
 
     preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
 
@@ -533,7 +533,7 @@ def claim(cfg: Config, texts: Mapping[str, str]) -> None:
                 f"{cfg.split!r} of {cfg.judged} has {len(judged.split(cfg.split))}"
             )
         parts |= {f"{name} of --judged": part for name, part in judged.searched_parts(cfg.split).items()}
-    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume, data=data.digests(parts))
+    runs.claim_run_directory(cfg.output, cfg, data=data.digests(parts))
 
 
 def numbers_of(results: Mapping[str, evaluation.RetrievalResult]) -> dict[str, dict[str, float]]:

@@ -51,31 +51,29 @@ PACKAGES = (
 )
 
 
-def check_run_directory(folder: str | Path, config: Any, *, resume: bool) -> None:
+def check_run_directory(folder: str | Path, config: Any) -> None:
     """Check that `claim_run_directory` would claim a folder, and lock one in which a run was opened before.
 
     Nothing but the name of this process in the lock file is written. The first rank does it for all.
 
     Args:
         folder: The folder, as for `claim_run_directory`.
-        config: The settings of the run, a dataclass with a field `resume`.
-        resume: Whether to continue the run that the folder holds.
+        config: The settings of the run, a dataclass whose field `resume` says whether to continue the run
+            that the folder holds.
 
     Raises:
         BlockingIOError: If another process has opened the folder and has not ended. This error and the others
             are raised on all ranks.
         FileExistsError: If the folder is a file, or if it holds anything else than records and what a run
-            writes before its first checkpoint, and `resume` is not set.
+            writes before its first checkpoint, and the run is not resumed.
         OSError: If the folder cannot be made.
-        FileNotFoundError: If `resume` is set and the folder holds no run.
-        ValueError: If `resume` is set and a setting differs.
+        FileNotFoundError: If the run is resumed and the folder holds none.
+        ValueError: If the run is resumed and a setting differs.
     """
-    from_first_rank(lambda: _check(Path(folder), _settings(config), resume))
+    from_first_rank(lambda: _check(Path(folder), _settings(config), config.resume))
 
 
-def claim_run_directory(
-    folder: str | Path, config: Any, *, resume: bool, data: Mapping[str, Mapping[str, Any]]
-) -> None:
+def claim_run_directory(folder: str | Path, config: Any, *, data: Mapping[str, Mapping[str, Any]]) -> None:
     """Claim a folder for a run and write `config.json` and `env.json` into it, on the first rank for all.
 
     The folder stays locked until this process ends (`lexforge.storage.lock`).
@@ -83,22 +81,20 @@ def claim_run_directory(
     Args:
         folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
             a run that failed before its first checkpoint, of which nothing else is kept.
-        config: The settings of the run, a dataclass with a field `resume`; values without a JSON type are
-            written as strings. `config.json` records them with `resume` set to False, because a resumed run
-            has the settings of the run that it continues.
-        resume: Whether to continue the run that the folder holds; its settings must be the same, but for the
-            one that names the folder.
+        config: The settings of the run, a dataclass; values without a JSON type are written as strings. Its
+            field `resume` says whether to continue the run that the folder holds, whose other settings must
+            be the same, but for the one that names the folder; `config.json` records it as False.
         data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
             `env.json` keeps them, and those of a resumed run must be the same.
 
     Raises:
         BlockingIOError: If another process has opened the folder and has not ended. This error and the others
             are raised on all ranks.
-        FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
-        FileNotFoundError: If `resume` is set and the folder holds no run.
-        ValueError: If `resume` is set and a setting or a part of the data differs.
+        FileExistsError: If the folder holds anything else and no run is resumed; nothing is changed then.
+        FileNotFoundError: If the run is resumed and the folder holds none.
+        ValueError: If the run is resumed and a setting or a part of the data differs.
     """
-    from_first_rank(lambda: _claim(Path(folder), _settings(config), resume, data))
+    from_first_rank(lambda: _claim(Path(folder), _settings(config), config.resume, data))
 
 
 def _settings(config: Any) -> dict[str, Any]:

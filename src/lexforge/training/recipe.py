@@ -68,7 +68,7 @@ def begin_run(
     if plan is not None:
         cfg = plan.short()
     models.check_model(cfg.model, encoder_class, routes=routes)
-    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
+    runs.check_run_directory(cfg.output_dir, cfg)
     return cfg, process, stages, plan
 
 
