@@ -408,12 +408,12 @@ REFUSED: dict[str, tuple[Callable[[SparseEncoder], dict[str, Any]], type[Excepti
     "phases with a loss of others": (
         lambda model: {"loss": splade_loss(model), "phases": PHASES},
         ValueError,
-        "phases and ramp_fraction need a single NeuralSparseLoss, .*; received SpladeLoss",
+        "phases, ramp_fraction, .* need a single NeuralSparseLoss, .*; received SpladeLoss",
     ),
     "phases with two losses": (
         lambda model: {"loss": {"a": plain_loss(model), "b": plain_loss(model)}, "phases": PHASES},
         ValueError,
-        "phases and ramp_fraction need a single NeuralSparseLoss, .*NeuralSparseLoss, NeuralSparseLoss",
+        "phases, ramp_fraction, .* need a single NeuralSparseLoss, .*NeuralSparseLoss, NeuralSparseLoss",
     ),
     "a teacher with a loss of others": (
         lambda model: {"loss": InfoNCELoss(model), "teacher": object()},

@@ -126,8 +126,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         self._frozen: list[Tensor] = []  # what this training leaves alone
         # The sample of the controller, once it is drawn.
         self._counted: dict[TextKind, list[str]] | None = None
-        self.curriculum = self._make_curriculum(losses_of(loss))
-        self.controller = self._make_controller(losses_of(loss))
+        self._follow(losses_of(loss))
         super().__init__(model=model, loss=loss, **kwargs)
         # The average comes before the controller, whose counts read it.
         for callback in filter(None, (self.curriculum, self.weight_average, self.controller)):
@@ -161,43 +160,37 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             labels_are_read = bool(loss.weights["distillation"] or loss.weights["margin_mse"])
             check_training_rows(dataset, self._label_columns, labels_are_read=labels_are_read)
 
-    def _make_curriculum(self, losses: Sequence[Any]) -> CurriculumCallback | None:
-        """The callback of a single `NeuralSparseLoss`; refuse what other losses cannot follow."""
+    def _follow(self, losses: Sequence[Any]) -> None:
+        """Make what writes into a single `NeuralSparseLoss`; refuse what other losses do not read."""
+        ours = [loss for loss in losses if isinstance(loss, NeuralSparseLoss)]
         names = [type(loss).__name__ for loss in losses if loss is not None] or ["the default of the parent"]
-        if self.teacher is not None and not all(isinstance(loss, NeuralSparseLoss) for loss in losses):
-            raise ValueError(
-                "a teacher needs a NeuralSparseLoss for every data set, because no other loss reads its "
-                f"embeddings; received {', '.join(names)}. Leave the teacher out, or give its scores in a "
-                "label column to a loss that reads them, such as SparseMarginMSELoss"
-            )
+        received = f"received {', '.join(names)}"
         if self.teacher is not None:
-            wanted = self.teacher.similarity
-            for found in (one.teacher_similarity for one in losses if one.teacher_similarity != wanted):
+            if len(ours) < len(losses):
                 raise ValueError(
-                    f"this {type(self.teacher).__name__} compares texts by {wanted!r}: its loss needs "
-                    f"teacher_similarity={wanted!r}; received {found!r}"
+                    "a teacher needs a NeuralSparseLoss for every data set, because no other loss reads its "
+                    f"embeddings; {received}. Leave the teacher out, or give its scores in a label column to "
+                    "a loss that reads them, such as SparseMarginMSELoss"
                 )
-        if len(losses) == 1 and isinstance(losses[0], NeuralSparseLoss):
-            return CurriculumCallback(losses[0], self.phases, self.ramp_fraction)
-        if self.phases or self.ramp_fraction:
+            similarity = self.teacher.similarity
+            for found in (one.teacher_similarity for one in ours if one.teacher_similarity != similarity):
+                raise ValueError(
+                    f"this {type(self.teacher).__name__} compares texts by {similarity!r}: its loss needs "
+                    f"teacher_similarity={similarity!r}; received {found!r}"
+                )
+        self.curriculum: CurriculumCallback | None = None
+        self.controller: ActiveTermsController | None = None
+        wanted = {name: number for name, number in self.wanted_terms.items() if number is not None}
+        if ours and len(losses) == 1:
+            self.curriculum = CurriculumCallback(ours[0], self.phases, self.ramp_fraction)
+            if wanted:
+                self.controller = ActiveTermsController(ours[0], self._count_terms, **wanted)
+        elif self.phases or self.ramp_fraction or wanted:
             raise ValueError(
-                "phases and ramp_fraction need a single NeuralSparseLoss, whose temperature and weights they "
-                f"write; received {', '.join(names)}. Leave them out, or train with one NeuralSparseLoss for "
-                "all data"
+                "phases, ramp_fraction, query_terms and document_terms need a single NeuralSparseLoss, whose "
+                f"temperature and weights they write; {received}. Leave them out, or train with one "
+                "NeuralSparseLoss for all data"
             )
-        return None
-
-    def _make_controller(self, losses: Sequence[Any]) -> ActiveTermsController | None:
-        """The controller of a single `NeuralSparseLoss`, if a number of active terms is wanted."""
-        if all(number is None for number in self.wanted_terms.values()):
-            return None
-        if len(losses) != 1 or not isinstance(losses[0], NeuralSparseLoss):
-            names = [type(loss).__name__ for loss in losses if loss is not None]
-            raise ValueError(
-                "query_terms and document_terms need a single NeuralSparseLoss, whose sparsity weights they "
-                f"move; received {', '.join(names) or 'the default of the parent'}"
-            )
-        return ActiveTermsController(losses[0], self._count_terms, **self.wanted_terms)
 
     def _count_terms(self) -> dict[TextKind, float]:
         """The mean numbers of active terms, on a few texts, of the model that training would leave now.
