@@ -245,19 +245,15 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
-        given = self.lr_scheduler
+        given, phases = self.lr_scheduler, self.phases
         scheduler = super().create_scheduler(num_training_steps, optimizer)
-        if given is None and any(phase.learning_rate_factor != 1 for phase in self.phases):
-            self._follow_phases(scheduler, num_training_steps)
-        return scheduler
-
-    def _follow_phases(self, scheduler: LRScheduler, num_training_steps: int) -> None:
+        if given is not None or all(phase.learning_rate_factor == 1 for phase in phases):
+            return scheduler
         if not isinstance(scheduler, LambdaLR):
             raise ValueError(
                 "a curriculum with learning-rate factors needs a schedule made of factors, such as linear, "
                 f"cosine or constant; received lr_scheduler_type={self.args.lr_scheduler_type!r}"
             )
-        phases = self.phases
 
         def times_phase(factor: Callable[[int], float]) -> Callable[[int], float]:
             def scheduled(step: int) -> float:
@@ -266,11 +262,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
 
             return scheduled
 
-        # The scheduler has set the rate of the first step already; set it again with the factor.
-        scheduler.lr_lambdas = [times_phase(factor) for factor in scheduler.lr_lambdas]
-        groups = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-        for group, base_lr, factor in groups:
-            group["lr"] = base_lr * factor(0)
+        self.lr_scheduler = LambdaLR(scheduler.optimizer, [times_phase(one) for one in scheduler.lr_lambdas])
+        return self.lr_scheduler
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the parent does, then take the averages of the weights and set the threshold."""
