@@ -561,8 +561,8 @@ def test_advice_names_settings_of_the_recipe() -> None:
     """A flag that does not exist ends in an error, after hours of training."""
     config = asdict(runpy.run_path(str(ROOT / "recipes" / "splade_v26.py"))["Config"]())
     for symptom in SYMPTOMS.values():
-        parts = (symptom.before, symptom.change, symptom.after, symptom.change_of_terms or "")
-        for place in re.findall(r"\{(.*?)\}", "".join(parts)):
+        texts = (symptom.advice, *(symptom.where_terms_are_wanted or ()))
+        for place in re.findall(r"\{(.*?)\}", "".join(texts)):
             value: Any = config
             for key in place.split("."):
                 assert key in value, f"{symptom.name} names {place}"

@@ -52,7 +52,7 @@ class Finding:
         return numbers if self.ok else f"{numbers}: {self.advice}"
 
 
-def diagnose(run: str | Path) -> list[Finding]:
+def diagnose(run: str | Path | RunFiles) -> list[Finding]:
     """Look for the known symptoms of a training that goes wrong in the files of a run.
 
     Nothing is measured anew: the numbers of the model are in `diagnosis.json`, which a recipe writes at
@@ -60,7 +60,7 @@ def diagnose(run: str | Path) -> list[Finding]:
     diagnosed as far as its files allow.
 
     Args:
-        run: A run directory.
+        run: A run directory, or its files as the page has read them.
 
     Returns:
         One finding per symptom. A symptom that could not be measured has a finding too, which says why. A run
@@ -68,29 +68,17 @@ def diagnose(run: str | Path) -> list[Finding]:
 
     Raises:
         FileNotFoundError: If the folder holds neither the settings (config.json) nor the log of a run.
-        ValueError: If a file of the run is not what a run writes.
+        ValueError: If a file of the run is not what a run of this version writes.
 
     Source: docs/diagnosis.md, which defines and justifies each number.
     """
-    return findings_of(read_run_files(run))
-
-
-def findings_of(run: RunFiles) -> list[Finding]:
-    """Turn what a run has left into findings.
-
-    Args:
-        run: The files of the run.
-
-    Returns:
-        The findings, as `diagnose` returns them.
-
-    Raises:
-        ValueError: If a file of the run is not what a run of this version writes.
-    """
+    files = run if isinstance(run, RunFiles) else read_run_files(run)
     try:
-        return _findings(run)
+        return _findings(files)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{run.folder} holds a file that no run of this version wrote: {error!r}") from error
+        raise ValueError(
+            f"{files.folder} holds a file that no run of this version wrote: {error!r}"
+        ) from error
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
@@ -115,38 +103,40 @@ def findings_text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+def advice_of(symptom: Symptom, run: RunFiles) -> str:
+    """The advice against a symptom, with the flags and the values of a run."""
+    wanted = run.wanted_terms.get("document") is not None
+    return symptom.advice_text(partial(flag_of, config=run.config), terms_are_wanted=wanted)
+
+
 def _findings(run: RunFiles) -> list[Finding]:
     loss = run.config.get("loss") or {}
     symptoms = dict(SYMPTOMS)
+
+    def change(name: str, **parts: Any) -> None:
+        symptoms[name] = replace(symptoms[name], **parts)
+
     measured: dict[str, Measured] = {}
     if "flops_weight" in loss:  # the loss of a sparse model
         measured |= _of_the_model(run.diagnosis)
         if run.diagnosis is not None and run.diagnosis["documents"]["own_terms"]:
             # Queries that are as long as the documents may have as many terms.
             lengths = run.diagnosis["queries"]["own_terms"] / run.diagnosis["documents"]["own_terms"]
-            density = symptoms["query_density"]
-            symptoms["query_density"] = replace(density, limit=max(density.limit, 1.25 * lengths))
-        measured["scale"] = _scale(run.config, run.log)
-    measured["oscillation"] = _oscillation(run.config, run.log)
+            change("query_density", limit=max(symptoms["query_density"].limit, 1.25 * lengths))
+        measured["scale"] = _scale(run)
+    measured["oscillation"] = _oscillation(run)
     if "scale" in run.config:  # of CoSENT, the inverse of a temperature
-        symptoms["oscillation"] = replace(symptoms["oscillation"], change="lower {scale}")
+        change("oscillation", advice="lower {train.learning_rate}, or lower {scale}")
     elif loss.get("name") == "bce":  # binary cross-entropy has no temperature
-        symptoms["oscillation"] = replace(symptoms["oscillation"], change="lower {head_learning_rate}")
-    key = run.dev_key or "eval_loss"
-    if key == "eval_loss":
-        # A loss moves more than a measure of ranking.
-        text = "rise of the loss on dev since its best evaluation"
-        symptoms["overfitting"] = replace(symptoms["overfitting"], text=text, limit=0.1)
-    measured["overfitting"] = _overfitting(key, run.log, run.best_checkpoint)
-    write_setting = partial(flag_of, config=run.config)
-    wanted = run.wanted_terms.get("document") is not None
+        change("oscillation", advice="lower {train.learning_rate}, or lower {head_learning_rate}")
+    measured["overfitting"] = _overfitting(run)
+    if run.dev_key is None:  # a loss moves more than a measure of ranking
+        change("overfitting", text="rise of the loss on dev since its best evaluation", limit=0.1)
     findings = []
     for name, (number, remark) in measured.items():
         symptom = symptoms[name]
-        if number is not None and symptom.is_healthy(number):
-            remark = ""
-        elif number is not None:
-            remark += symptom.advice_text(write_setting, terms_are_wanted=wanted)
+        if number is not None:
+            remark = "" if symptom.is_healthy(number) else remark + advice_of(symptom, run)
         findings.append(Finding(symptom, number, remark))
     return findings
 
@@ -177,14 +167,14 @@ def _of_the_model(sample: Mapping[str, Any] | None) -> dict[str, Measured]:
     return measured
 
 
-def _scale(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Measured:
+def _scale(run: RunFiles) -> Measured:
     """The first InfoNCE of the log over the loss of guessing: far above 1, a model is sure and wrong.
 
     Source: Jang et al. 2026 (arXiv 2606.18811): a large head makes products of vectors large, and training
     fails.
     """
-    first = next((float(line["loss/infonce"]) for line in log if "loss/infonce" in line), math.nan)
-    guessing = _guessing(config)
+    first = next((float(line["loss/infonce"]) for line in run.log if "loss/infonce" in line), math.nan)
+    guessing = _guessing(run.config)
     if not guessing:
         return None, "InfoNCE has the weight 0"
     if not math.isfinite(first):
@@ -192,24 +182,23 @@ def _scale(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Measu
     return first / guessing, ""
 
 
-def _oscillation(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Measured:
+def _oscillation(run: RunFiles) -> Measured:
     """The spread of the differences of the loss from line to line, in units of the loss of guessing."""
-    lines = [line for line in log if "loss" in line]
+    lines = [line for line in run.log if "loss" in line]
     values = np.array([float(line["loss"]) for line in lines])  # [lines]
     broken = np.flatnonzero(~np.isfinite(values))
     if len(broken):
         return math.inf, f"the loss is no finite number at step {lines[broken[0]]['step']}: "
     if len(values) < LINES:
         return None, f"the log has {len(values)} lines of the loss, and fewer than {LINES} show no trend"
-    unit = max(_guessing(config), float(np.abs(values[:3]).mean()))
+    unit = max(_guessing(run.config), float(np.abs(values[:3]).mean()))
     return float(np.diff(values)[1:].std()) / unit, ""  # the first step down is no oscillation
 
 
-def _overfitting(
-    key: str, log: Sequence[Mapping[str, Any]], best_checkpoint: Mapping[str, float]
-) -> Measured:
+def _overfitting(run: RunFiles) -> Measured:
     """What the run lost on dev after its best evaluation, as a share of it."""
-    values = np.array([float(line[key]) for line in log if key in line])  # [evaluations]
+    key = run.dev_key or "eval_loss"
+    values = np.array([float(line[key]) for line in run.log if key in line])  # [evaluations]
     if len(values) < EVALUATIONS:
         reason = f"the log has {len(values)} evaluations on dev, and {EVALUATIONS} are needed (--eval-steps)"
         return None, reason
@@ -218,7 +207,7 @@ def _overfitting(
     if key == "eval_loss":  # a loss may be negative, and near 0 at its best
         lost, unit = values[-1] - values.min(), max(abs(values[0]), abs(values.min()))
     else:
-        lost, unit = values.max() - best_checkpoint.get("value", values[-1]), abs(values.max())
+        lost, unit = values.max() - run.best_checkpoint.get("value", values[-1]), abs(values.max())
     return float(lost / unit) if unit else 0.0, ""
 
 

@@ -6,7 +6,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from bokeh.resources import Resources
 from lexforge.common.numbers import byte_size, duration, number
 from lexforge.evaluation import SYSTEM_NAMES
 from lexforge.report.charts import Chart
-from lexforge.report.diagnosis import findings_of
+from lexforge.report.diagnosis import advice_of, diagnose
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
 from lexforge.report.run_files import RunFiles, headline_of, read_run_files
-from lexforge.report.symptoms import SYMPTOMS, flag_of
+from lexforge.report.symptoms import SYMPTOMS
 from lexforge.report.term_statistics import is_punctuation
 from lexforge.report.training_charts import training_charts
 from lexforge.report.verdict import measure_table, sentences, versus
@@ -99,7 +99,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
         duels=compared,
         histograms=histograms,
         queries=queries,
-        findings=[findings_of(run) for run in runs],
+        findings=[diagnose(run) for run in runs],
         settings=_side_by_side([_texts(run.config) for run in runs]),
         environment=_side_by_side([_texts(run.environment) for run in runs]),
         commands=[_commands(run) for run in runs],
@@ -190,13 +190,10 @@ def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]], run: RunFiles
     if not empty:
         return ""
     be = "is punctuation or a stop word" if len(empty) == 1 else "are punctuation or stop words"
-    advice = SYMPTOMS["stop_words"].advice_text(
-        partial(flag_of, config=run.config), terms_are_wanted=run.wanted_terms.get("document") is not None
-    )
     return (
         f"{len(empty)} of these {len(strong)} {be}. Most texts have such terms, so they tell texts "
         "apart little and make each search longer. A few low in the list are usual. If they lead it, "
-        f"{advice}."
+        f"{advice_of(SYMPTOMS['stop_words'], run)}."
     )
 
 

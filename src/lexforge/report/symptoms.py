@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from string import Formatter
 from typing import Any, Literal
 
 
@@ -12,19 +12,15 @@ from typing import Any, Literal
 class Symptom:
     """A row of the table.
 
-    The advice is `before`, `change` and `after`, one behind the other. In each a setting stands in braces, by
-    its place in config.json, such as `{loss.flops_weight}`.
-
     Args:
         name: Short name, such as "stop_words".
         text: What the number is.
         limit: The last number of a healthy run; docs/diagnosis.md says what runs on both sides of it showed.
         healthy_side: The side of the limit on which healthy runs lie.
-        change: What to change, and in which direction.
-        before: What to change too, named first.
-        after: What to change too, and how.
-        change_of_terms: What stands for `change` where a wanted number of terms per document sets the weight
-            of FLOPS: that number, in the other direction. None where it changes nothing.
+        advice: What to change, and in which direction. A setting stands in braces, by its place in
+            config.json, such as `{loss.flops_weight}`.
+        where_terms_are_wanted: A part of the advice, and what stands for it where a wanted number of terms
+            per document sets the weight of FLOPS: that number, in the other direction. None changes nothing.
         percent: Whether the number is a share.
     """
 
@@ -32,10 +28,8 @@ class Symptom:
     text: str
     limit: float
     healthy_side: Literal["below", "above"]
-    change: str
-    before: str = ""
-    after: str = ""
-    change_of_terms: str | None = None
+    advice: str
+    where_terms_are_wanted: tuple[str, str] | None = None
     percent: bool = True
 
     def is_healthy(self, number: float) -> bool:
@@ -62,9 +56,10 @@ class Symptom:
         Returns:
             The sentence, without a full stop.
         """
-        change = self.change_of_terms if terms_are_wanted and self.change_of_terms else self.change
-        parts = Formatter().parse(f"{self.before}{change}{self.after}")
-        return "".join(text + (write_setting(setting) if setting else "") for text, setting, *_ in parts)
+        advice = self.advice
+        if terms_are_wanted and self.where_terms_are_wanted is not None:
+            advice = advice.replace(*self.where_terms_are_wanted)
+        return re.sub(r"\{(.*?)\}", lambda setting: write_setting(setting[1]), advice)
 
 
 def flag_of(setting: str, config: Mapping[str, Any] | None = None) -> str:
@@ -101,26 +96,25 @@ def argument_of(setting: str) -> str:
     return setting.rpartition(".")[2]
 
 
+MORE_TERMS = ("lower {loss.flops_weight}", "raise {document_terms}")
 _ROWS = (
     Symptom(
         "stop_words",
         "stop words among the ten strongest terms of a document",
         0.25,
         "below",
-        "raise {loss.stopword_penalty} and {loss.flops_weight}",
-        after=". Without {loss.idf_alpha} there is no penalty: set --loss.idf-alpha 4, "
-        "--loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where {loss.positive_activation_weight} is "
-        "above 2, lower it",
-        change_of_terms="raise {loss.stopword_penalty} and lower {document_terms}",
+        "raise {loss.stopword_penalty} and {loss.flops_weight}. Without {loss.idf_alpha} there is no "
+        "penalty: set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where "
+        "{loss.positive_activation_weight} is above 2, lower it",
+        ("and {loss.flops_weight}", "and lower {document_terms}"),
     ),
     Symptom(
         "rare_weight",
         "weight of the rarer half of a document's own terms, in mean weights of its active terms",
         0.75,
         "above",
-        "lower {loss.flops_weight}",
-        after=", or raise {loss.idf_alpha}, because a term pays exp(-alpha * idf)",
-        change_of_terms="raise {document_terms}",
+        "lower {loss.flops_weight}, or raise {loss.idf_alpha}, because a term pays exp(-alpha * idf)",
+        MORE_TERMS,
         percent=False,
     ),
     Symptom(
@@ -128,36 +122,32 @@ _ROWS = (
         "own words of a document that are active, without stop words",
         0.5,
         "above",
-        "lower {loss.flops_weight}",
-        before="raise {loss.own_activation_weight}, or ",
-        change_of_terms="raise {document_terms}",
+        "raise {loss.own_activation_weight}, or lower {loss.flops_weight}",
+        MORE_TERMS,
     ),
     Symptom(
         "expansion",
         "active terms of a document that are not in its text",
         0.15,
         "above",
-        "lower {loss.flops_weight}",
-        after=", or lower {finish.start_share}",
-        change_of_terms="raise {document_terms}",
+        "lower {loss.flops_weight}, or lower {finish.start_share}",
+        MORE_TERMS,
     ),
     Symptom(
         "everywhere",
         "active terms of a document that 90 % of the documents activate",
         0.15,
         "below",
-        "raise {loss.flops_weight}",
-        after="; where {loss.positive_activation_weight} is above 2, lower it",
-        change_of_terms="lower {document_terms}",
+        "raise {loss.flops_weight}; where {loss.positive_activation_weight} is above 2, lower it",
+        ("raise {loss.flops_weight}", "lower {document_terms}"),
     ),
     Symptom(
         "empty",
         "texts without an active term, of queries or of documents",
         0.01,
         "below",
-        "lower {loss.flops_weight}",
-        after=", lengthen {loss.ramp_fraction}, or raise {loss.minimum_activation_weight}",
-        change_of_terms="raise {document_terms}",
+        "lower {loss.flops_weight}, lengthen {loss.ramp_fraction}, or raise {loss.minimum_activation_weight}",
+        MORE_TERMS,
     ),
     Symptom(
         "dense",
@@ -165,7 +155,7 @@ _ROWS = (
         0.25,
         "below",
         "raise {loss.flops_weight}, or give {document_terms}",
-        change_of_terms="lower {document_terms}",
+        ("raise {loss.flops_weight}, or give {document_terms}", "lower {document_terms}"),
     ),
     Symptom(
         "query_density",
@@ -180,8 +170,8 @@ _ROWS = (
         "InfoNCE at the start, where 1 is the loss of guessing",
         2.0,
         "below",
-        "raise {loss.temperature}",
-        after=". Or divide the weight and the bias of the decoder by one factor before training",
+        "raise {loss.temperature}. Or divide the weight and the bias of the decoder by one factor before "
+        "training",
         percent=False,
     ),
     Symptom(
@@ -189,8 +179,7 @@ _ROWS = (
         "jumps of the loss between lines of the log; 100 % is the loss of guessing",
         0.15,
         "below",
-        "raise {loss.temperature}",
-        before="lower {train.learning_rate}, or ",
+        "lower {train.learning_rate}, or raise {loss.temperature}",
     ),
     Symptom(
         "overfitting",
