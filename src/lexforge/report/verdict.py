@@ -93,10 +93,9 @@ def versus(first: RunFiles, second: RunFiles) -> str:
     measure = first.headline
     if differences := other_measurement(first, second):
         return f"The two runs are not compared, because they differ in {' and '.join(differences)}."
-    compared = compare_systems(first.scores[TRAINED], second.scores[TRAINED])
-    if measure not in compared:
+    result = _compared(first.scores[TRAINED], second.scores[TRAINED], measure or "")
+    if result is None:
         return "The two runs were measured on different queries, or on one alone, so they are not compared."
-    result = compared[measure]
     if result.difference == 0:
         return f"Both trained models reach {measure} {number(result.first)}{_chance(result.p_value)}."
     better, worse = (second, first) if result.difference > 0 else (first, second)
@@ -104,22 +103,6 @@ def versus(first: RunFiles, second: RunFiles) -> str:
     return (
         f"{better.name} reaches {measure} {number(high)}, which is {number(high - low)} above {worse.name} "
         f"with {number(low)}{_chance(result.p_value)}."
-    )
-
-
-def compare_systems(first: RunScores, second: RunScores) -> dict[str, Comparison]:
-    """Compare two systems by each measure that both have; empty if their queries differ or are too few."""
-    common = [name for name in first.per_query if name in second.per_query]
-    if not common:
-        return {}
-    queries = first.per_query[common[0]].keys()
-    if queries != second.per_query[common[0]].keys() or len(queries) < 2:
-        return {}
-    return compare_runs(
-        *(
-            RunScores({n: scores.mean[n] for n in common}, {n: scores.per_query[n] for n in common})
-            for scores in (first, second)
-        )
     )
 
 
@@ -189,8 +172,20 @@ def _surely(run: RunFiles, system: str, measure: str) -> str:
     """The significance of the difference between a system and the trained one, as the end of a sentence."""
     if system not in run.scores or TRAINED not in run.scores:
         return ""
-    compared = compare_systems(run.scores[system], run.scores[TRAINED])
-    return _chance(compared[measure].p_value) if measure in compared else ""
+    result = _compared(run.scores[system], run.scores[TRAINED], measure)
+    return "" if result is None else _chance(result.p_value)
+
+
+def _compared(first: RunScores, second: RunScores, measure: str) -> Comparison | None:
+    """Compare two systems by a measure; None if one lacks it, or their queries differ or are too few."""
+    values = [scores.per_query.get(measure, {}) for scores in (first, second)]
+    if values[0].keys() != values[1].keys() or len(values[0]) < 2:
+        return None
+    one, other = (
+        RunScores({measure: scores.mean[measure]}, {measure: scores.per_query[measure]})
+        for scores in (first, second)
+    )
+    return compare_runs(one, other)[measure]
 
 
 def _chance(p_value: float) -> str:
