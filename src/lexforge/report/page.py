@@ -16,11 +16,9 @@ from bokeh.resources import Resources
 
 from lexforge.common.numbers import byte_size, duration, number
 from lexforge.evaluation import SYSTEM_NAMES
-from lexforge.report.charts import Chart
 from lexforge.report.diagnosis import advice_of, diagnose
-from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
-from lexforge.report.result_charts import headline_chart, histogram_chart
+from lexforge.report.result_charts import duels, headline_chart, histogram_charts
 from lexforge.report.run_files import RunFiles, headline_of, read_run_files
 from lexforge.report.symptoms import SYMPTOMS
 from lexforge.report.term_statistics import is_punctuation
@@ -81,7 +79,7 @@ def write_page(run: str | Path, other: str | Path | None = None, *, output: str 
 def _render(runs: Sequence[RunFiles]) -> str:
     sampled = _sampled_queries(runs)
     headline, training = headline_chart(runs), training_charts(runs)
-    compared, histograms = duels(runs, sampled), _histograms(runs)
+    compared, histograms = duels(runs, sampled), histogram_charts(runs)
     queries = list(dict.fromkeys((query, text) for own in sampled for query, (_, text) in own.items()))
     charts = [*([headline] if headline else []), *training, *(duel.chart for duel in compared), *histograms]
     page = _template().render(
@@ -166,22 +164,6 @@ def _searches(run: RunFiles) -> dict[str, Any]:
         values = {system: round(value, 4) for system, value in of_query.items() if value is not None}
         searches[query["id"]] = query | {"values": values}
     return {"searches": searches, "texts": run.searches["texts"]}
-
-
-def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
-    """Active terms per text, documents and queries apart, with both runs in one chart."""
-    described = [(run.name, run.terms) for run in runs if run.terms is not None]
-    if not described:
-        return []
-    return [
-        histogram_chart(
-            f"histogram-{texts}",
-            f"Active terms per {kind}",
-            [(name, terms[texts]) for name, terms in described],
-            texts,
-        )
-        for kind, texts in (("document", "documents"), ("query", "queries"))
-    ]
 
 
 def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]], run: RunFiles) -> str:
