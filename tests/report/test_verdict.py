@@ -12,7 +12,7 @@ import pytest
 from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict, write_page
-from lexforge.report.run_files import read_run_files
+from lexforge.report.run_files import RunFiles
 from lexforge.report.verdict import interval
 
 
@@ -89,7 +89,7 @@ def test_the_interval_of_a_mean_stays_in_the_range_of_a_measure(
     """No mean over queries can be above 1, or below 0."""
     per_query = {"nDCG@10": {str(query): value for query, value in enumerate(values)}}
     (run / "trained.scores.json").write_text(json.dumps(per_query))
-    assert interval(read_run_files(run), "trained", "nDCG@10") == pytest.approx(expected)
+    assert interval(RunFiles(run), "trained", "nDCG@10") == pytest.approx(expected)
 
 
 def test_a_wanted_number_of_terms_is_named_where_bm25_is_ahead(run: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lexforge.report.run_files import RunFiles, read_run_files
+from lexforge.report.run_files import RunFiles
 from lexforge.report.symptoms import SYMPTOMS, Symptom, flag_of
 
 LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show no trend
@@ -72,7 +72,7 @@ def diagnose(run: str | Path | RunFiles) -> list[Finding]:
 
     Source: docs/diagnosis.md, which defines and justifies each number.
     """
-    files = run if isinstance(run, RunFiles) else read_run_files(run)
+    files = run if isinstance(run, RunFiles) else RunFiles(run)
     try:
         return _findings(files)
     except (KeyError, TypeError, AttributeError) as error:

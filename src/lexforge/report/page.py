@@ -19,7 +19,7 @@ from lexforge.evaluation import SYSTEM_NAMES
 from lexforge.report.diagnosis import advice_of, diagnose
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import duels, headline_chart, histogram_charts
-from lexforge.report.run_files import RunFiles, headline_of, read_run_files
+from lexforge.report.run_files import RunFiles, headline_of
 from lexforge.report.symptoms import SYMPTOMS
 from lexforge.report.term_statistics import is_punctuation
 from lexforge.report.training_charts import training_charts
@@ -66,10 +66,7 @@ def write_page(run: str | Path, other: str | Path | None = None, *, output: str 
         raise ValueError(f"a run is compared with another one; {run} and {other} are the same folder")
     # Two runs of one name are told apart by their parents.
     parts = next(n for n in count(1) if len({place[-n:] for place in places}) == len(places))
-    runs = [
-        read_run_files(folder, "/".join(place[-parts:]))
-        for folder, place in zip(folders, places, strict=True)
-    ]
+    runs = [RunFiles(folder, "/".join(place[-parts:])) for folder, place in zip(folders, places, strict=True)]
     file = folders[0] / (PAGE_FILE if other is None else f"report-with-{folders[1].resolve().name}.html")
     file = file if output is None else Path(output)
     write_text(file, _render(runs))

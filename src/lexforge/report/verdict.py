@@ -18,7 +18,7 @@ from lexforge.evaluation import (
     compare_runs,
 )
 from lexforge.report.record import ADAPTATION_FILE, TRAINED
-from lexforge.report.run_files import RunFiles, headline_of, other_measurement, read_run_files
+from lexforge.report.run_files import RunFiles, headline_of, other_measurement
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
 
@@ -36,7 +36,7 @@ def run_verdict(folder: str | Path) -> str:
         FileNotFoundError: If the folder holds neither the settings nor the log of a run.
         ValueError: If a file of the run is damaged.
     """
-    return " ".join(sentences(read_run_files(folder)))
+    return " ".join(sentences(RunFiles(folder)))
 
 
 def sentences(run: RunFiles) -> list[str]:
