@@ -44,13 +44,13 @@ def rows(
     library = read_library(cfg.documents, cfg.source, encoder)
     passages = command.sampled(library.passages, cfg.sample, seed)
     sets = command.take_queries(cfg, encoder, passages, {key: one.joined for key, one in passages.items()})
-    before = adapt.measure(encoder, sets.gate, sets.judged)
+    before = adapt.measure(encoder, sets.evaluators)
     found = []
     for label, path in (model.split("=", 1) for model in models):
-        after = adapt.measure(load_encoder(path, length), sets.gate, sets.judged)
+        after = adapt.measure(load_encoder(path, length), sets.evaluators)
         gate = adapt.judge({"held_out": before["held_out"]}, {"held_out": after["held_out"]})
         place: dict[str, Any] = {"set": data.name, "split": split, "start": Path(start).name, "model": label}
-        place |= {"seed": seed, "held_out": gate.queries, "judged": len(sets.judged.query_ids)}
+        place |= {"seed": seed, "held_out": gate.queries, "judged": len(sets.evaluators["judged"].query_ids)}
         found.append(place | numbers(gate, "gate") | numbers(adapt.judge(before, after), "truth"))
     return found
 

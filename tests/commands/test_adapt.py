@@ -182,7 +182,7 @@ def test_a_large_pool_is_filled(cfg) -> None:
     texts = {f"d{number}": f"the river number {number}" for number in range(150)}
     queries = {f"q{number}": f"river {number}" for number in range(8)}
     gate = RetrievalEvaluator(queries, texts, {query: {"d1": 1} for query in queries})
-    sets = adapt.QuerySets(queries, {}, [], gate, None)
+    sets = adapt.QuerySets(queries, {}, [], {"held_out": gate})
     scores = adapt.score_candidates(replace(cfg, teacher=("bm25",), pool=140), None, {}, sets, texts)[1]
     assert {len(found) for found in scores.values()} == {140}
 

@@ -86,24 +86,22 @@ def judgements(held: Mapping[str, PseudoQuery], passages: Mapping[str, Passage])
 
 
 def measure(
-    model: BaseModel | None,
-    held_out: RetrievalEvaluator,
-    judged: RetrievalEvaluator | None,
+    model: BaseModel | None, evaluators: Mapping[str, RetrievalEvaluator]
 ) -> dict[str, RetrievalResult]:
     """Measure a retriever on what the gate looks at.
 
     Args:
         model: The retriever; None is BM25.
-        held_out: The held-out pseudo-queries over the passages.
-        judged: The judged queries over their own documents; None if there are none.
+        evaluators: "held_out": the held-out pseudo-queries over the passages, and "judged", where there are
+            such queries: the judged ones over their own documents.
 
     Returns:
-        "held_out", and "judged" where there are such queries -> what was measured.
+        The names of the evaluators -> what was measured.
     """
-    evaluators = {"held_out": held_out} | ({} if judged is None else {"judged": judged})
-    if model is not None:
-        return {name: evaluator.evaluate(model) for name, evaluator in evaluators.items()}
-    return {name: evaluate_bm25(evaluator) for name, evaluator in evaluators.items()}
+    return {
+        name: evaluate_bm25(evaluator) if model is None else evaluator.evaluate(model)
+        for name, evaluator in evaluators.items()
+    }
 
 
 def judge(

@@ -141,8 +141,7 @@ class QuerySets(NamedTuple):
     queries: dict[str, str]
     own: dict[str, str]  # a pseudo-query -> the passage that it was taken from
     held: list[str]
-    gate: evaluation.RetrievalEvaluator
-    judged: evaluation.RetrievalEvaluator | None
+    evaluators: dict[str, evaluation.RetrievalEvaluator]  # "held_out" and, if there are any, "judged" queries
 
 
 def defaults(model: str | None = None) -> Config:
@@ -209,7 +208,7 @@ def main(cfg: Config) -> None:
 
     # Before: what the start finds on the queries that were held out.
     stages.begin("measure the start")
-    before = adapt.measure(start.retriever, sets.gate, sets.judged)
+    before = adapt.measure(start.retriever, sets.evaluators)
     terms = start.terms
     if cfg.document_terms is not None:
         terms = start.terms | {"document_terms": cfg.document_terms}
@@ -257,7 +256,7 @@ def main(cfg: Config) -> None:
 
     # After: the gate, the model that it lets through, and what the command leaves behind.
     stages.begin("measure the adapted model")
-    after = adapt.measure(model, sets.gate, sets.judged)
+    after = adapt.measure(model, sets.evaluators)
     verdict = adapt.judge(before, after, "the start" if start.retriever else "BM25")
     keep_and_index(cfg, start, library, stages, better=verdict.better)
     found = {"before": numbers_of(before), "after": numbers_of(after)}
@@ -417,17 +416,17 @@ def take_queries(
         adapt.judgements(held_queries, passages),
         show_progress_bar=True,
     )
-    judged = None
+    evaluators = {"held_out": gate}
     if cfg.judged is not None:
         source = source_options(cfg, cfg.judged)
         judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], source)
-        judged = evaluation.RetrievalEvaluator(
+        evaluators["judged"] = evaluation.RetrievalEvaluator(
             judged_data.split_queries(cfg.split),
             read_library(cfg.judged, source, model, keep_all=True).passages,
             judged_data.split(cfg.split),
             show_progress_bar=True,
         )
-    return QuerySets(queries, own, [one.text for one in held], gate, judged)
+    return QuerySets(queries, own, [one.text for one in held], evaluators)
 
 
 def real_queries(cfg: Config) -> list[str]:
@@ -460,11 +459,11 @@ def score_candidates(
     Returns:
         The names of the teachers, and the average of their scores. A query that gives no row is left out.
     """
-    queries = sets.queries
-    words, depth = sets.gate.bm25, max(DEPTH, cfg.pool)
+    queries, gate = sets.queries, sets.evaluators["held_out"]
+    words, depth = gate.bm25, max(DEPTH, cfg.pool)
     rankings = {BM25: words.search(list(queries.values()), depth).to_run(list(queries))}
     if retriever is not None:
-        documents = sets.gate.vectors(retriever)[1]
+        documents = gate.vectors(retriever)[1]
         index = retrieval.build_exact(documents, list(texts), models.check_encoder(retriever))
         vectors = corpus.encode(retriever, list(queries.values()), "query", show_progress_bar=True)
         rankings[START] = index.search(vectors, depth).to_run(list(queries))
