@@ -154,15 +154,13 @@ def main(cfg: Config) -> None:
             )
         path = compared_run(cfg.compare, cfg, loaded)
         other = evaluation.read_run_of_split(path, loaded, cfg.split)
-        if cfg.exclude_self:  # as of the model, or a run that holds the queries would look worse than it is
-            other = {
-                query: {document: score for document, score in found.items() if document != query}
-                for query, found in other.items()
-            }
-        other = {  # as deep as the model's, or it would find more
-            query: dict(sorted(found.items(), key=lambda item: -item[1])[: cfg.k])
-            for query, found in other.items()
-        }
+        for query, found in other.items():
+            if (
+                cfg.exclude_self
+            ):  # as of the model, or a run that holds the queries would look worse than it is
+                found.pop(query, None)
+            # As deep as the model's, or it would find more.
+            other[query] = dict(sorted(found.items(), key=lambda item: -item[1])[: cfg.k])
     model = models.load_encoder(cfg.model, cfg.max_seq_length)
     evaluator = evaluation.RetrievalEvaluator(
         loaded.queries,
