@@ -113,16 +113,17 @@ def main(cfg: Config) -> None:
     for number in numbers:
         sparsity.check_trimming(model, number)
     model.max_active_dims = own_limit  # the model is first measured as it is
-    before = None
+    before, whole = None, cast("Setting", "as it is")
     points: list[sparsity.CurvePoint] = []
     if cfg.idf_bias or cfg.max_active_dims is not None:  # what changes the model before its levels are found
         if judged is not None:
-            points += measured_points(cfg, model, judged, None)
+            points += sparsity.trimming_curve(model, judged, None, batch_size=cfg.batch_size)
         before = change_whole(cfg, model, sample)
+        whole = "shifted by idf" if cfg.idf_bias else "limited"
     levels = sparsity.document_levels(model, sample, numbers, batch_size=cfg.batch_size)
     terms = {"document": {"before": levels.before if before is None else before}}
     if judged is not None:
-        points += measured_points(cfg, model, judged, levels)
+        points += sparsity.trimming_curve(model, judged, levels, whole=whole, batch_size=cfg.batch_size)
         terms["query"] = {"before": points[0].measures["query_active_dims"]}
     terms["document"]["after"] = sparsity.lower_to_level(
         model, sample, levels, cfg.document_terms, batch_size=cfg.batch_size
@@ -180,23 +181,6 @@ def judged_queries(
         loaded.corpus if divided is None else divided.passages,
         loaded.split(cfg.split),
         metrics=MEASURES,
-    )
-
-
-def measured_points(
-    cfg: Config,
-    model: SparseEncoder,
-    judged: evaluation.RetrievalEvaluator,
-    levels: sparsity.DocumentLevels | None,
-) -> list[sparsity.CurvePoint]:
-    """Measure the model on the judged queries: as it is, or changed where asked to and at each level."""
-    changed: Setting = "shifted by idf" if cfg.idf_bias else "limited"
-    return sparsity.trimming_curve(
-        model,
-        judged,
-        levels,
-        whole=changed if levels and (cfg.idf_bias or cfg.max_active_dims is not None) else "as it is",
-        batch_size=cfg.batch_size,
     )
 
 
