@@ -22,6 +22,21 @@ _DETAIL = 40  # characters of a cell that are shown behind its place
 HINT = '--bad-rows skip leaves such rows out (bad_rows="skip" in Python)'
 
 
+class BadRow(DataError):
+    """A row that cannot be used, with the heading under which the summary counts it.
+
+    Args:
+        fault: What is wrong, as a heading of the summary.
+        message: What is wrong with this row; it names no place.
+        detail: What the summary says behind the place, as for `Faults.bad`.
+    """
+
+    def __init__(self, fault: str, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.detail = detail
+
+
 @dataclass
 class _Fault:
     """How many rows have one fault, and where the first of them stand."""
@@ -84,6 +99,8 @@ class Faults:
         """
         try:
             yield
+        except BadRow as error:
+            self.bad(error.fault, where, str(error), error.detail)
         except DataError as error:
             self.bad(WRONG, where, str(error))
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
-from lexforge.data.faults import BLANK, Faults
+from lexforge.data.faults import BLANK, BadRow, Faults
 from lexforge.data.formats import OF_ROWS, detect, detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.formats.rows import id_of, is_missing
@@ -227,10 +227,9 @@ def load_texts(
                 cell: Any = record.get(column)
                 key = _id_of(record)
                 require_texts(None, **{column: cell})
-                if stripped(cell):
-                    found.append((None if key is None else str(key), cell.strip()))
-                else:
-                    faults.bad(BLANK, where, f"the text in {column!r} is blank")
+                if not stripped(cell):
+                    raise BadRow(BLANK, f"the text in {column!r} is blank")
+                found.append((None if key is None else str(key), cell.strip()))
     faults.log()
     if not found:
         raise DataError(f"{source} holds no text")
@@ -366,15 +365,14 @@ def _from_rows(source: str, options: MultiLabelOptions) -> MultiLabelData:
             require_texts(None, id=key, text=record.get(column))
             labels, text = _checked_labels(labels), stripped(record[column])
             if key in ids:
-                faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
-            elif not text:
-                faults.bad(BLANK, where, f"{key!r} has no text")
-            else:
-                if text in texts:
-                    faults.told("repeated texts, each with the labels of its own row", where)
-                texts.add(text)
-                ids.add(key)
-                splits.setdefault(split, []).append(LabelledText(key, text, labels))
+                raise BadRow("repeated ids", f"the id {key!r} occurs a second time", key)
+            if not text:
+                raise BadRow(BLANK, f"{key!r} has no text")
+            if text in texts:
+                faults.told("repeated texts, each with the labels of its own row", where)
+            texts.add(text)
+            ids.add(key)
+            splits.setdefault(split, []).append(LabelledText(key, text, labels))
     notes = tuple(faults.finish())
     found = {label for rows in splits.values() for row in rows for label in row.labels}
     if not found:

@@ -21,7 +21,7 @@ from lexforge import __version__
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, DataError, joined
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
-from lexforge.data.faults import BLANK, WRONG, Faults
+from lexforge.data.faults import BLANK, WRONG, BadRow, Faults
 from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Table, TextColumn, find_column
@@ -84,14 +84,6 @@ class Roles:
     negatives: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
     weight: str | None = None
-
-
-class _BadTexts(DataError):
-    """A row whose texts cannot be used: they are blank or identical."""
-
-    def __init__(self, fault: str, message: str) -> None:
-        super().__init__(message)
-        self.fault = fault
 
 
 def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> Roles:
@@ -375,7 +367,7 @@ def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, score
     try:
         made = _rows_of(record, roles, width)
     except DataError as error:
-        fault = error.fault if isinstance(error, _BadTexts) else WRONG
+        fault = error.fault if isinstance(error, BadRow) else WRONG
         empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
         return [[*empty, 1 + _FAULTS.index(fault), 0]]
     try:
@@ -428,13 +420,13 @@ def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[A
     named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives or [""])]
     for name, text in (*named, *own_negatives[:width]):
         if text is None or (isinstance(text, str) and not stripped(text)):
-            raise _BadTexts(BLANK, f"the {name} is {'missing' if text is None else 'blank'}")
+            raise BadRow(BLANK, f"the {name} is {'missing' if text is None else 'blank'}")
         require_texts(None, **{name: text})
     if len(negatives) < width:
-        raise _BadTexts(BLANK, f"the {roles.negatives[0]} is empty, and other rows hold texts there")
+        raise BadRow(BLANK, f"the {roles.negatives[0]} is empty, and other rows hold texts there")
     if any(anchor.split() == positive.split() for positive in positives):
         same = f"the {roles.anchor} and the {roles.positive} are the same text"
-        raise _BadTexts(IDENTICAL, f"{same}; received {excerpt(anchor)}")
+        raise BadRow(IDENTICAL, f"{same}; received {excerpt(anchor)}")
     listed = isinstance(record[roles.negatives[0]], list) if roles.negatives else False
     made = []
     for place, positive in enumerate(positives):

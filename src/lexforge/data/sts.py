@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from lexforge.common.types import DataError
-from lexforge.data.faults import BLANK, Faults
+from lexforge.data.faults import BLANK, BadRow, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import as_number, excerpt, require_texts, stripped
@@ -141,12 +141,8 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
         columns = columns or [
             find_column(where, list(record), *role, f"--{role[0]}-column") for role in roles
         ]
-        first, second, score = (record.get(column) for column in columns)
-        if any(isinstance(text, str) and not stripped(text) for text in (first, second)):
-            faults.bad(BLANK, where, "a sentence is blank")
-            continue
         with faults.reading(where):
-            pair = _pair(first, second, score)
+            pair = _pair(*(record.get(column) for column in columns))
             splits.setdefault(split, []).append(pair)  # a split of bad rows alone is missing
     if not splits:
         faults.finish()
@@ -156,6 +152,8 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
 
 def _pair(first: object, second: object, score: object) -> ScoredPair:
     """Check the cells of a row; a message names no place."""
+    if any(isinstance(text, str) and not stripped(text) for text in (first, second)):
+        raise BadRow(BLANK, "a sentence is blank")
     require_texts(None, sentence1=first, sentence2=second)
     number = as_number(score)
     if number is None:

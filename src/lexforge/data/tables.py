@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from lexforge import __version__
 from lexforge.common.silent import silent
 from lexforge.common.types import DataError
-from lexforge.data.faults import Faults
+from lexforge.data.faults import BadRow, Faults
 from lexforge.data.json_rows import objects_of, write_objects
 from lexforge.data.lines import NotDecodable, excerpt, open_bytes, stripped, whole_data
 from lexforge.data.splits import split_name
@@ -34,12 +34,12 @@ from lexforge.data.text_tables import (
     UTF_8,
     FoundEncoding,
     TextForm,
+    check_object,
     ending,
     find_encoding,
     good_lines,
     good_records,
     json_object,
-    object_fault,
     text_form,
     text_records,
     usual_columns,
@@ -432,9 +432,10 @@ def _whole_objects(path: Path) -> list[dict[str, Any]]:
     if not found:
         raise DataError(f"{path} holds no row")
     for row, record in enumerate(found):
-        wrong = object_fault(record)
-        if wrong is not None:
-            raise DataError(f"{RowPlace(Origin(str(path)), row)}: {wrong[1]}")
+        try:
+            check_object(record)
+        except BadRow as error:
+            raise DataError(f"{RowPlace(Origin(str(path)), row)}: {error}") from error
     if len(found) == 1 and not content.lstrip().startswith("[") and not _is_row(found[0]):
         raise DataError(
             f"{path} holds one JSON object, which is no row: expected an array of rows, as pandas writes "

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from lexforge.common.types import DataError
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
-from lexforge.data.faults import Faults
+from lexforge.data.faults import BadRow, Faults
 from lexforge.data.lines import (
     BYTE_ORDER_MARK,
     NotDecodable,
@@ -143,8 +143,10 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
         raise DataError(f"{path} holds no row: it is empty")
     if not first.strip():
         raise DataError(f"{where}: expected names of columns; the line is blank")
-    if wrong := _not_decoded(first, encoding, ""):
-        raise NotDecodable(f"{where}: {wrong[1]}")
+    try:
+        _check_decoded(first, encoding)
+    except BadRow as error:
+        raise NotDecodable(f"{where}: {error}") from error
     tabs = ending(path) == ".tsv" and options.delimiter is None
     delimiter = options.separator or ("\t" if tabs else _delimiter(where, first, headers))
     form = TextForm(encoding, delimiter, not tabs)
@@ -279,9 +281,11 @@ def good_lines(path: Path, found: FoundEncoding, faults: Faults) -> Iterator[tup
         The number of a line, from 1, and the line.
     """
     for number, line in enumerate(_lines(path, found.encoding), 1):
-        if wrong := _not_decoded(line, found.encoding, found.fitting):
+        try:
+            _check_decoded(line, found.encoding, found.fitting)
+        except BadRow as error:
             faults.rows += 1
-            faults.bad(wrong[0], f"{path}:{number}", *wrong[1:])
+            faults.bad(error.fault, f"{path}:{number}", str(error), error.detail)
         else:
             yield number, line
 
@@ -302,66 +306,61 @@ def good_records(
         The first line of the record, and its cells (CSV, as many as there are columns) or its object.
     """
     for line, record in islice(text_records(path, form), form.above, None):
-        found = _checked(record, form, fitting)
-        if isinstance(found, tuple):
+        try:
+            found = _checked(record, form, fitting)
+        except BadRow as error:
             faults.rows += 1
-            fault, *message = found
-            faults.bad(fault, f"{path}:{line}", *message)
+            faults.bad(error.fault, f"{path}:{line}", str(error), error.detail)
         else:
             yield line, found
 
 
-def _checked(
-    record: list[str] | str, form: TextForm, fitting: str
-) -> list[str] | dict[str, Any] | tuple[str, ...]:
-    """Return the cells or the object of a record, or what is wrong: the arguments of `Faults.bad`."""
+def _checked(record: list[str] | str, form: TextForm, fitting: str) -> list[str] | dict[str, Any]:
+    """Return the cells or the object of a record that can be read."""
     for cell in [record] if isinstance(record, str) else record:
-        if wrong := _not_decoded(cell, form.encoding, fitting):
-            return wrong
+        _check_decoded(cell, form.encoding, fitting)
     if isinstance(record, str):
         found = json_object(record)
         if found is None:
-            return "no JSON object", f"expected a JSON object; received {excerpt(record.strip())}"
-        return (object_fault(found) if "\\u" in record else None) or found
+            raise BadRow("no JSON object", f"expected a JSON object; received {excerpt(record.strip())}")
+        if "\\u" in record:
+            check_object(found)
+        return found
     if record[-1].endswith(_END):
         lines = record[-1].removesuffix(_END).rstrip("\r\n").count("\n")
-        return (
-            f"a quoted cell that does not end, with {lines:,} lines behind it",
-            "a quoted cell begins here and does not end",
-        )
+        fault = f"a quoted cell that does not end, with {lines:,} lines behind it"
+        raise BadRow(fault, "a quoted cell begins here and does not end")
     width = len(form.header)
     if len(record) > width:
-        return (
-            "more cells than columns",
-            f"expected {width} cells, as in the first line; received {excerpt(record)}",
-        )
+        message = f"expected {width} cells, as in the first line; received {excerpt(record)}"
+        raise BadRow("more cells than columns", message)
     return record + [""] * (width - len(record))
 
 
-def object_fault(record: Any) -> tuple[str, ...] | None:
-    """Return the arguments of `Faults.bad` for what is no JSON object, or one that UTF-8 cannot hold."""
+def check_object(record: Any) -> None:
+    """Refuse what is no JSON object, or one that UTF-8 cannot hold, by a `BadRow`."""
     if not isinstance(record, dict):
-        return "no JSON object", f"expected a JSON object; received {excerpt(record)}"
+        raise BadRow("no JSON object", f"expected a JSON object; received {excerpt(record)}")
     text = json.dumps(record, ensure_ascii=False)
     try:
         text.encode(UTF_8)
     except UnicodeEncodeError as error:
         received = excerpt(text[max(0, error.start - 20) :])
-        return "half of a surrogate pair", f"expected texts that UTF-8 can hold; received {received}"
-    return None
+        message = f"expected texts that UTF-8 can hold; received {received}"
+        raise BadRow("half of a surrogate pair", message) from error
 
 
-def _not_decoded(text: str, encoding: str, fitting: str) -> tuple[str, ...] | None:
-    """Return the arguments of `Faults.bad` for a text with a byte that could not be decoded, or None."""
+def _check_decoded(text: str, encoding: str, fitting: str = "") -> None:
+    """Refuse a text with a byte that could not be decoded, by a `BadRow` that names the fitting encoding."""
     byte = _ESCAPED.search(text)
     if byte is None:
-        return None
+        return
     name = "UTF-8" if encoding == UTF_8 else encoding
     hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
     number = ord(byte[0]) & 0xFF
     near = excerpt(text[max(0, byte.start() - 20) :].strip())
     near = near.replace("\\udc", "\\x")  # shows the byte as such
-    return f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near
+    raise BadRow(f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near)
 
 
 def json_object(line: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ The rows stay on the disk (see `lexforge.data.tables`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, POSITIVE
-from lexforge.data.faults import WRONG, Faults
+from lexforge.data.faults import BadRow, Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.formats.texts import is_text, names_below
 from lexforge.data.json_rows import ROUNDED
@@ -263,26 +263,27 @@ def _documents(
             faults.rows += 1
             where = origin.place(place)
             cells = {part: row[name] for part, name in columns.items() if not is_missing(row[name])}
-            key = id_of(cells.get("id", "")).strip() if "id" in columns else str(number)
-            if isinstance(cells.get("id"), float) and abs(cells["id"]) >= ROUNDED:
-                faults.bad("rounded ids", where, f"the id {key} may be rounded: write ids as texts", key)
-                continue
-            if isinstance(cells.get("id"), (dict, list, bytes)):
-                faults.bad(WRONG, where, f"an id must be a text or a number; received {excerpt(cells['id'])}")
-                continue
-            if not key:
-                faults.bad("blank ids", where, "the id is blank")
-                continue
-            if key in known:
-                faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
-                continue
             texts = {part: cells.get(part, "") for part in ("title", "text")}
             with faults.reading(where):
+                key = _new_id(cells.get("id", "") if "id" in columns else number, known)
                 require_texts(None, **texts)
                 known.add(key)
-            if key in known:
                 yield where, key if "id" in columns else number, texts["title"], texts["text"]
     notes += faults.finish()
+
+
+def _new_id(cell: object, known: Collection[str]) -> str:
+    """Return the id in a cell, which must not be one of those before it."""
+    if isinstance(cell, (dict, list, bytes)):
+        raise DataError(f"an id must be a text or a number; received {excerpt(cell)}")
+    key = id_of(cell).strip()
+    if isinstance(cell, float) and abs(cell) >= ROUNDED:
+        raise BadRow("rounded ids", f"the id {key} may be rounded: write ids as texts", key)
+    if not key:
+        raise BadRow("blank ids", "the id is blank")
+    if key in known:
+        raise BadRow("repeated ids", f"the id {key!r} occurs a second time", key)
+    return key
 
 
 def is_missing(cell: object) -> bool:
