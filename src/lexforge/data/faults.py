@@ -70,10 +70,6 @@ class Faults:
         """Add a line that is told whatever the rows hold, such as an encoding that was guessed."""
         self._notes.append(line)
 
-    def shows_next(self, fault: str) -> bool:
-        """Return whether the next bad row of a fault would be shown; for others no message need be made."""
-        return fault not in self._bad or self._bad[fault].number < _SHOWN
-
     def bad(self, fault: str, where: object, message: str, detail: str = "") -> None:
         """Count a row that cannot be used.
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lexforge import __version__
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import NEGATIVE_COLUMN, POSITIVE_COLUMNS, QUERY_COLUMNS, DataError, joined
-from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
+from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT, text_columns
 from lexforge.data.faults import BLANK, WRONG, BadRow, Faults
 from lexforge.data.lines import as_number, excerpt, require_texts, stripped
 from lexforge.data.splits import TRAIN
@@ -49,11 +49,9 @@ _FLAGS = {
 }
 SOURCE_ROW = "source_row"
 """The column with the row of the table that each training row was made of."""
-_FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
-IDENTICAL = "query and text identical"
-WRONG_WEIGHTS = "wrong weights, never drawn"
-_FAULTS = (BLANK, IDENTICAL, WRONG, WRONG_WEIGHTS)
-_ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which nothing else is wrong
+# Columns of a converted row that are left out at the end: the identity of its texts, and the arguments of
+# `Faults.bad`, which are missing for a good row.
+_IDENTITY, _FAULT, _MESSAGE = "identity", "fault", "message"
 _SPLIT_SCORES = ("pos_scores", "neg_scores")  # FlagEmbedding's, of the positives and of the negatives
 _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
 # Spreadsheets of many countries write 1200 so; another cell of the column may have a decimal point.
@@ -199,16 +197,15 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
     if roles.weight is not None:
         features[WEIGHT] = datasets.Value("float64")
-    features |= {name: datasets.Value("int64") for name in (_FAULT, _IDENTITY, SOURCE_ROW)}
+    features |= {name: datasets.Value("int64") for name in (_IDENTITY, SOURCE_ROW)}
+    features |= {name: datasets.Value("string") for name in (_FAULT, _MESSAGE)}
 
     def convert(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[Any]]:
-        made: dict[str, list[Any]] = {name: [] for name in features}
+        made: list[dict[str, Any]] = []
         for offset, place in enumerate(places):
             record = {name: cells[offset] for name, cells in batch.items()}
-            for row in _rows_or_fault(record, roles, width, scored=LABEL in features):
-                for name, cell in zip(features, [*row, place], strict=True):
-                    made[name].append(cell)
-        return made
+            made += (row | {SOURCE_ROW: place} for row in _rows_or_fault(record, roles, width))
+        return {name: [row.get(name) for row in made] for name in features}
 
     # Without the version, `datasets` would take rows that an earlier one made by other rules.
     fingerprint = update_fingerprint(rows._fingerprint, convert, {"version": __version__})
@@ -222,14 +219,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         new_fingerprint=fingerprint,
         cache_file_name=_cache_file(rows, fingerprint),
     )
-    kept, identities = _kept(made, table, roles, width, faults)
-    if len(kept) < len(made):
-        if roles.weight is not None:
-            sums = _summed(made, identities, kept)
-            made = made.remove_columns(WEIGHT).select(kept).add_column(WEIGHT, sums)
-        else:
-            made = made.select(kept)
-    return made.remove_columns([_FAULT, _IDENTITY])
+    return _distinct_good_rows(made, table, faults)
 
 
 def _cache_file(rows: Dataset, fingerprint: str) -> str | None:
@@ -243,39 +233,32 @@ def _cache_file(rows: Dataset, fingerprint: str) -> str | None:
     return str(cache_folder("tables") / f"{fingerprint}.arrow")
 
 
-def _summed(made: Dataset, identities: NDArray[np.int64], kept: NDArray[np.int64]) -> list[float]:
-    """Return the weight of each row that stays, with those of the rows that repeat it."""
-    weights = made.data.column(WEIGHT).to_numpy()
-    unique, group = np.unique(identities, return_inverse=True)
-    sums = np.bincount(group, weights, minlength=len(unique))
-    return [float(weight) for weight in sums[group[kept]]]
+def _distinct_good_rows(made: Dataset, table: Table, faults: Faults) -> Dataset:
+    """Count the faults in the converted rows, and return the good ones, each once and with all its weight.
 
-
-def _kept(
-    made: Dataset, table: Table, roles: Roles, width: int, faults: Faults
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the faults that `convert` has marked; return the places of rows that stay, and all identities.
-
-    The marks are columns of the converted rows, so that they are known also where `datasets` finds these in
-    its cache.
+    The faults are columns of these, so that they are known also where `datasets` finds them in its cache.
     """
     rows, origin = table
-    columns = (_FAULT, _IDENTITY, SOURCE_ROW)
-    marks, identities, places = (made.data.column(name).to_numpy() for name in columns)
+    identities, places = (made.data.column(name).to_numpy() for name in (_IDENTITY, SOURCE_ROW))
+    has_fault, has_texts = (made.data.column(name).is_valid().to_numpy() for name in (_FAULT, ANCHOR))
     faults.rows += len(rows)
-    for at in np.flatnonzero(marks):
-        fault, place = _FAULTS[marks[at] - 1], int(places[at])
-        message = _message(rows[place], roles, width) if faults.shows_next(fault) else ""
-        faults.bad(fault, origin.place(place), message)
-    good = np.flatnonzero((marks == 0) | (marks == _ONLY_WEIGHT))
+    for row in made.select_columns([_FAULT, _MESSAGE, SOURCE_ROW]).select(np.flatnonzero(has_fault)):
+        faults.bad(row[_FAULT], origin.place(row[SOURCE_ROW]), row[_MESSAGE])
+    good = np.flatnonzero(has_texts)
     if not len(good):
         faults.refuse_nothing_left()
-    _, first = np.unique(identities[good], return_index=True)
-    is_first = np.zeros(len(good), dtype=bool)
-    is_first[first] = True
-    for at in good[~is_first]:
+    _, first, group = np.unique(identities[good], return_index=True, return_inverse=True)
+    for at in np.delete(good, first):
         faults.told("repeated rows, which count once", origin.place(int(places[at])))
-    return good[is_first], identities
+    made = made.remove_columns([_IDENTITY, _FAULT, _MESSAGE])
+    if len(first) == len(made):
+        return made
+    first = np.sort(first)
+    kept = made.select(good[first])
+    if WEIGHT in made.column_names:
+        sums = np.bincount(group, made.data.column(WEIGHT).to_numpy()[good])[group[first]]
+        kept = kept.remove_columns(WEIGHT).add_column(WEIGHT, sums.tolist())
+    return kept
 
 
 def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
@@ -359,29 +342,61 @@ def _note_thousands(table: Table, roles: Roles, faults: Faults) -> None:
         faults.note(f"{first} in {roles.weight!r} is read with a decimal point; write thousands without it")
 
 
-def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:
-    """Make the rows of a record with 0 and their identity, or one row without texts and with its fault.
+def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int) -> list[dict[str, Any]]:
+    """Make the rows of a record with their weight and identity, or one row without texts and with its fault.
 
-    A fault of the weight alone marks the first row of the record, so that it is counted once.
+    A fault of the weight alone stands in the first row of the record, so that it is counted once.
     """
     try:
         made = _rows_of(record, roles, width)
     except DataError as error:
         fault = error.fault if isinstance(error, BadRow) else WRONG
-        empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
-        return [[*empty, 1 + _FAULTS.index(fault), 0]]
-    try:
-        weight, mark = _weight_of(record, roles), 0
-    except DataError:
-        weight, mark = [0.0], _ONLY_WEIGHT
-    identities = [text_identity("\0".join(row[: 2 + width])) for row in made]
-    marks = [mark, *[0] * (len(made) - 1)]
-    return [[*row, *weight, *both] for row, *both in zip(made, marks, identities, strict=True)]
+        return [{_FAULT: fault, _MESSAGE: str(error), _IDENTITY: 0, WEIGHT: 0.0}]
+    for row in made:
+        row[_IDENTITY] = text_identity("\0".join(row[name] for name in text_columns(row)))
+    if roles.weight is not None:
+        cell = record[roles.weight]
+        weight = as_number(cell)
+        if weight is None or weight < 0:
+            weight, message = 0.0, f"{roles.weight!r} must hold a number >= 0; received {excerpt(cell)}"
+            made[0] |= {_FAULT: "wrong weights, never drawn", _MESSAGE: message}
+        for row in made:
+            row[WEIGHT] = weight
+    return made
 
 
-def _positives(record: Mapping[str, Any], roles: Roles) -> list[Any]:
-    found = record[roles.positive]
-    return [_text_of(each) for each in found] if isinstance(found, list) else [_text_of(found)]
+def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[dict[str, Any]]:
+    """Make the rows of one record: `anchor`, `positive`, the negatives and `label`."""
+    anchor, positives = record[roles.anchor], _texts_of(record[roles.positive])
+    negatives = [(name, _text_of(record[name])) for name in roles.negatives]
+    if len(roles.negatives) == 1:  # a list of texts, or one text; null is none
+        [name] = roles.negatives
+        negatives = [(name, text) for text in _texts_of(record[name]) if text is not None]
+    kept = negatives[:width]
+    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives or [""]), *kept]
+    for name, text in named:
+        if text is None or (isinstance(text, str) and not stripped(text)):
+            raise BadRow(BLANK, f"the {name} is {'missing' if text is None else 'blank'}")
+        require_texts(None, **{name: text})
+    if len(kept) < width:
+        raise BadRow(BLANK, f"the {roles.negatives[0]} is empty, and other rows hold texts there")
+    if any(anchor.split() == positive.split() for positive in positives):
+        same = f"the {roles.anchor} and the {roles.positive} are the same text"
+        raise BadRow("query and text identical", f"{same}; received {excerpt(anchor)}")
+    made = []
+    for positive in positives:
+        row = {ANCHOR: anchor.strip(), POSITIVE: positive.strip()}
+        made.append(row | {f"negative_{rank}": text.strip() for rank, (_, text) in enumerate(kept, 1)})
+    if roles.scores:
+        own, given = _scores_of(record, roles, len(positives), len(negatives), width)
+        for place, row in enumerate(made):
+            row[LABEL] = _numbers([*own[place : place + 1], *given[:width]], width)
+    return made
+
+
+def _texts_of(cell: Any) -> list[Any]:
+    """Return the texts of a list, or one text."""
+    return [_text_of(each) for each in cell] if isinstance(cell, list) else [_text_of(cell)]
 
 
 def _text_of(cell: Any) -> Any:
@@ -391,67 +406,39 @@ def _text_of(cell: Any) -> Any:
     return cell
 
 
-def _negatives(record: Mapping[str, Any], roles: Roles) -> list[tuple[str, Any]]:
-    """Return the column and the cell of each negative; null in the only column is none."""
-    cells = [(name, _text_of(record[name])) for name in roles.negatives]
-    if len(cells) != 1:
-        return cells
-    [(name, only)] = cells
-    return [
-        (name, _text_of(text)) for text in (only if isinstance(only, list) else [only]) if only is not None
-    ]
+def _scores_of(
+    record: Mapping[str, Any], roles: Roles, positives: int, negatives: int, width: int
+) -> tuple[list[Any], list[Any]]:
+    """Return the cells with a teacher's scores of all positives of a record, and of its negatives.
 
-
-def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
-    """Return why `_rows_of` or `_weight_of` refuses a record."""
-    try:
-        _rows_of(record, roles, width)
-        _weight_of(record, roles)
-    except DataError as error:
-        return str(error)
-    raise AssertionError("the record is good")
-
-
-def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
-    """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
-    anchor, positives = record[roles.anchor], _positives(record, roles)
-    own_negatives = _negatives(record, roles)
-    negatives = [text for _, text in own_negatives[:width]]
-    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives or [""])]
-    for name, text in (*named, *own_negatives[:width]):
-        if text is None or (isinstance(text, str) and not stripped(text)):
-            raise BadRow(BLANK, f"the {name} is {'missing' if text is None else 'blank'}")
-        require_texts(None, **{name: text})
-    if len(negatives) < width:
-        raise BadRow(BLANK, f"the {roles.negatives[0]} is empty, and other rows hold texts there")
-    if any(anchor.split() == positive.split() for positive in positives):
-        same = f"the {roles.anchor} and the {roles.positive} are the same text"
-        raise BadRow(IDENTICAL, f"{same}; received {excerpt(anchor)}")
-    listed = isinstance(record[roles.negatives[0]], list) if roles.negatives else False
-    made = []
-    for place, positive in enumerate(positives):
-        row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
-        if len(roles.scores) == 2:
-            texts = zip(roles.scores, (positives, own_negatives), strict=True)
-            own, given = (_list_of_scores(name, record[name], len(scored)) for name, scored in texts)
-            row.append(_numbers([own[place], *given[:width]], width))
-        elif roles.scores:
-            # Of several columns of negatives the user may have named one, and the list may score them all.
-            numbers = [len(positives), len(own_negatives)] if listed or len(positives) > 1 else []
-            row.append(_scores(roles.scores[0], record[roles.scores[0]], numbers, place, width))
-        made.append(row)
-    return made
-
-
-def _weight_of(record: Mapping[str, Any], roles: Roles) -> list[float]:
-    """Return the weight of a record, a list without one if there is no such column."""
-    if roles.weight is None:
-        return []
-    number = as_number(record[roles.weight])
-    if number is None or number < 0:
-        value = excerpt(record[roles.weight])
-        raise DataError(f"{roles.weight!r} must hold a number >= 0; received {value}")
-    return [number]
+    Args:
+        record: The record.
+        roles: Its columns, among them those of the scores.
+        positives: Number of its positives.
+        negatives: Number of its negatives.
+        width: How many negatives are kept.
+    """
+    if len(roles.scores) == 2:
+        own, given = roles.scores
+        return _list_of_scores(own, record[own], positives), _list_of_scores(given, record[given], negatives)
+    [name] = roles.scores
+    value = record[name]
+    if isinstance(value, str):  # a cell of a CSV file
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise DataError(f"{name!r} must hold numbers; received {excerpt(value)}") from error
+    if isinstance(value, list):
+        # Of several columns of negatives the user may have named one, and the list may score them all.
+        if positives > 1 or (roles.negatives and isinstance(record[roles.negatives[0]], list)):
+            value = _list_of_scores(name, value, positives + negatives)
+        return value[:positives], value[positives:]
+    if width != 1:
+        raise DataError(
+            f"one number in {name!r} is the margin over one negative; the row has {width} "
+            "negatives. Several need a list of scores, the positive's first"
+        )
+    return [value] * positives, [0.0]
 
 
 def _list_of_scores(name: str, value: Any, number: int) -> list[Any]:
@@ -459,35 +446,6 @@ def _list_of_scores(name: str, value: Any, number: int) -> list[Any]:
     if not isinstance(value, list) or len(value) != number:
         raise DataError(f"{name!r} must be a list of {number} scores; received {excerpt(value)}")
     return value
-
-
-def _scores(name: str, value: Any, numbers: Sequence[int], place: int, width: int) -> list[float]:
-    """Return a teacher's scores of one positive and of the negatives that are kept.
-
-    Args:
-        name: The column.
-        value: Its cell: the scores of all positives of the record and then of all its negatives, or a margin.
-        numbers: How many positives and negatives the record has, which are all scored; empty for a positive
-            whose list may hold more scores than are read.
-        place: Which of the positives is meant.
-        width: How many negatives are kept.
-    """
-    if isinstance(value, str):  # a cell of a CSV file
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise DataError(f"{name!r} must hold numbers; received {excerpt(value)}") from error
-    if isinstance(value, list):
-        if not numbers:
-            return _numbers(value[: width + 1], width)
-        found = _list_of_scores(name, value, sum(numbers))
-        return _numbers([found[place], *found[numbers[0] : numbers[0] + width]], width)
-    if width != 1:
-        raise DataError(
-            f"one number in {name!r} is the margin over one negative; the row has {width} "
-            "negatives. Several need a list of scores, the positive's first"
-        )
-    return _numbers([value, 0.0], width)
 
 
 def _numbers(values: list[Any], width: int) -> list[float]:
