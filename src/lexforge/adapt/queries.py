@@ -21,8 +21,7 @@ from lexforge.common.cjk import UNSPACED
 from lexforge.common.types import DataError, Passage
 from lexforge.common.words import words
 from lexforge.data.faults import Faults
-from lexforge.data.tables import read_lines
-from lexforge.data.text_tables import READERS, ending
+from lexforge.data.text_tables import READERS, ending, read_lines
 from lexforge.settings import TableOptions
 
 QueryOrigin: TypeAlias = Literal["title", "sentence", "salient", "keywords"]

@@ -27,8 +27,8 @@ from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
 from lexforge.data.rows import digests
 from lexforge.data.splits import TRAIN, missing_split, trained_texts, unread_splits, wanted_rows
-from lexforge.data.tables import ending, find_column, read_lines
-from lexforge.data.text_tables import usual_column, usual_name
+from lexforge.data.tables import find_column
+from lexforge.data.text_tables import ending, read_lines, usual_column, usual_name
 from lexforge.settings import MultiLabelOptions, TableOptions
 
 TEXT, LABEL = "text", "label"

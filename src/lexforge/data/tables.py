@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,20 +25,20 @@ from lexforge.common.silent import silent
 from lexforge.common.types import DataError
 from lexforge.data.faults import BadRow, Faults
 from lexforge.data.json_rows import objects_of, write_objects
-from lexforge.data.lines import NotDecodable, excerpt, open_bytes, stripped, whole_data
+from lexforge.data.lines import NotDecodable, excerpt, open_bytes, whole_data
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
     DELIMITERS,
     READERS,
     UTF_8,
-    FoundEncoding,
     TextForm,
     check_object,
     ending,
     find_encoding,
-    good_lines,
     good_records,
     json_object,
+    note_escapes,
+    note_guesses,
     text_form,
     text_records,
     usual_columns,
@@ -49,8 +48,6 @@ from lexforge.storage.files import cache_folder, write_file
 
 if TYPE_CHECKING:
     from datasets import ClassLabel, Dataset, Features
-
-_BLOCK = 2**20  # bytes that are searched at a time
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
         return _columns_of_parquet(path)
     try:
         if reader == "csv":
-            form = text_form(path, headers, options)
+            form = text_form(path, headers, options, TextForm(options.codec or UTF_8))
             if next(islice(text_records(path, form), form.above, None), None) is None:
                 raise DataError(f"{path} holds no row")
             return list(form.header)
@@ -298,15 +295,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
     if _is_whole(path):
         objects = _whole_objects(path)
         return Table(rows_in_cache(path, "", lambda: objects), Origin(str(path)))
-    found = FoundEncoding(options.codec) if options.codec else find_encoding(path)
-    try:
-        form = text_form(path, headers, options, found.encoding)
-    except NotDecodable as error:
-        if options.encoding is not None:
-            raise
-        such = found.fitting or "cp1252 or utf-16-le"
-        raise DataError(f"{error}; name the encoding by --encoding, such as {such}") from error
-    lines = np.fromiter((line for line, _ in good_records(path, form, faults, found.fitting)), np.int64)
+    form = text_form(path, headers, options, find_encoding(path, options))
+    lines = np.fromiter((line for line, _ in good_records(path, form, faults)), np.int64)
     if not len(lines):
         faults.refuse_nothing_left()
 
@@ -319,56 +309,9 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         raise DataError(
             f"{path}: {len(lines)} rows were found, and {len(rows)} are in the cache; touch the file"
         )
-    escaped = rb'\\"[^"\r\n%b]' % re.escape(form.delimiter.encode())
-    if form.delimiter and form.quoted and (line := _first_line(path, re.compile(escaped))):
-        faults.note(
-            f"{path}:{line}: a quotation mark stands behind a backslash, which is read as text. "
-            'CSV writes the mark twice (in Spark: option("escape", \'"\'))'
-        )
-    if note := _guesses(path, form, options):
-        faults.note(note)
+    note_escapes(path, form, faults)
+    note_guesses(path, form, options, faults)
     return Table(rows, Origin(str(path), lines, headerless=form.headerless))
-
-
-def _first_line(path: Path, pattern: re.Pattern[bytes]) -> int | None:
-    """Return the number of the first line with a match, from 1; None if there is none."""
-    number = 1
-    with whole_data(path), open_bytes(path) as stream:
-        while lines := stream.read(_BLOCK) + stream.readline():
-            if match := pattern.search(lines):
-                return number + lines.count(b"\n", 0, match.start())
-            number += lines.count(b"\n")
-    return None
-
-
-def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of plain text.
-
-    Args:
-        path: The file.
-        options: The encoding, where the user names one.
-        faults: Takes a note of an encoding that was guessed, and counts the lines that are not in it.
-
-    Yields:
-        The number of a line, from 1, and its text without white space at its ends; "" for a blank one.
-    """
-    found = FoundEncoding(options.codec) if options.codec else find_encoding(path)
-    if note := _guesses(path, TextForm(found.encoding), options):
-        faults.note(note)
-    for number, line in good_lines(path, found, faults):
-        faults.rows += 1
-        yield number, stripped(line)
-
-
-def _guesses(path: Path, form: TextForm, options: TableOptions) -> str:
-    """Return one line about what the user did not say and what is not usual; "" if there is nothing."""
-    usual = "\t" if ending(path) == ".tsv" else ","
-    found = []
-    if form.delimiter not in ("", usual, options.separator):
-        found.append(f"the delimiter {form.delimiter!r} (--delimiter names another)")
-    if form.encoding != UTF_8 and options.encoding is None:
-        found.append(f"the encoding {form.encoding} (--encoding names another)")
-    return f"{path} was read with {' and '.join(found)}" if found else ""
 
 
 def _rows_of_parquet(path: Path) -> Dataset:

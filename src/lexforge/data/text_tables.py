@@ -12,11 +12,11 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lexforge.common.types import DataError
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
@@ -27,6 +27,7 @@ from lexforge.data.lines import (
     bounded_lines,
     excerpt,
     open_bytes,
+    stripped,
     unpacked,
     whole_data,
 )
@@ -61,13 +62,15 @@ class TextForm(NamedTuple):
 
     Args:
         encoding: The encoding, as Python names it.
-        delimiter: What stands between cells; "" for JSON lines.
+        fitting: The encoding that fits the lines which are not in it; "" if there are none, or none fits.
+        delimiter: What stands between cells; "" for JSON lines and plain text.
         quoted: Whether cells may stand in quotation marks, as they do not in a .tsv file.
         header: The columns; none for JSON lines.
         above: Number of records above the first row: 1 where one names the columns.
     """
 
     encoding: str = UTF_8
+    fitting: str = ""
     delimiter: str = ""
     quoted: bool = True
     header: tuple[str, ...] = ()
@@ -77,12 +80,6 @@ class TextForm(NamedTuple):
     def headerless(self) -> bool:
         """Whether no line of a table names its columns."""
         return bool(self.delimiter) and not self.above
-
-    @property
-    def dialect(self) -> dict[str, Any]:
-        """What the reader of Python is told; nothing where it is its default."""
-        quoting = {} if self.quoted else {"quoting": csv.QUOTE_NONE}
-        return quoting | ({} if self.delimiter == "," else {"delimiter": self.delimiter})
 
 
 @lru_cache(maxsize=1024)  # the names of JSON lines are asked for again in each line
@@ -116,7 +113,7 @@ def ending(path: Path) -> str:
     return Path(unpacked(path)).suffix.lower()
 
 
-def text_form(path: Path, headers: Sequence[str], options: TableOptions, encoding: str = "") -> TextForm:
+def text_form(path: Path, headers: Sequence[str], options: TableOptions, form: TextForm) -> TextForm:
     """Find out how a file is cut into cells, by its first line.
 
     Args:
@@ -125,32 +122,33 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
             two or three columns whose first line holds none of them, however written, has no header: it holds
             queries, positives and negatives.
         options: The delimiter and the encoding, where the user names them.
-        encoding: The encoding that was found; "" takes that of the options, or UTF-8.
+        form: How it is decoded.
 
     Returns:
-        The form.
+        The whole form.
 
     Raises:
-        DataError: If the first line is missing, blank or not in that encoding, or if nothing tells the
-            delimiter.
+        NotDecodable: If the first line is not in the encoding.
+        DataError: If it is missing or blank, or if nothing tells the delimiter.
     """
-    encoding = encoding or options.codec or UTF_8
     if READERS[ending(path)] == "json":
-        return TextForm(encoding)
-    first = next((line.rstrip("\r\n") for line in _lines(path, encoding)), None)
+        return form
+    first = next((line.rstrip("\r\n") for line in _lines(path, form.encoding)), None)
     where = f"{path}:1"
     if first is None:
         raise DataError(f"{path} holds no row: it is empty")
     if not first.strip():
         raise DataError(f"{where}: expected names of columns; the line is blank")
     try:
-        _check_decoded(first, encoding)
+        _check_decoded(first, TextForm(form.encoding))
     except BadRow as error:
-        raise NotDecodable(f"{where}: {error}") from error
+        such = form.fitting or "cp1252 or utf-16-le"
+        hint = "" if options.encoding else f"; name the encoding by --encoding, such as {such}"
+        raise NotDecodable(f"{where}: {error}{hint}") from error
     tabs = ending(path) == ".tsv" and options.delimiter is None
     delimiter = options.separator or ("\t" if tabs else _delimiter(where, first, headers))
-    form = TextForm(encoding, delimiter, not tabs)
-    header = tuple(_cells(where, first, form.dialect))
+    form = form._replace(delimiter=delimiter, quoted=not tabs)
+    header = tuple(_cells(where, first, form))
     known = {*header, *map(usual_name, header)} & {*headers, SPLIT}
     if tabs and 2 <= len(header) <= 3 and not known:
         return form._replace(header=_HEADERLESS[: len(header)])
@@ -161,15 +159,12 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
     return form._replace(header=named, above=1)
 
 
-def _cells(where: str, line: str, dialect: Mapping[str, Any]) -> list[str]:
+def _cells(where: str, line: str, form: TextForm) -> list[str]:
     """Return the cells of the line that names the columns."""
-    limit = csv.field_size_limit(sys.maxsize)
     try:
-        return next(csv.reader([line], **dialect), [])
+        return next(_csv_records([line], form))[1]
     except csv.Error as error:
         raise DataError(f"{where}: the line cannot be cut into cells: {error}") from error
-    finally:
-        csv.field_size_limit(limit)
 
 
 def _delimiter(where: str, first: str, headers: Sequence[str]) -> str:
@@ -177,7 +172,7 @@ def _delimiter(where: str, first: str, headers: Sequence[str]) -> str:
 
     Nothing does where the line is the name of one column, and the comma is as good as another.
     """
-    names = _cells(where, first, {})
+    names = _cells(where, first, TextForm(delimiter=","))
     if len(names) > 1 or {names[0], usual_name(names[0])} & {*headers}:
         return ","
     try:
@@ -202,38 +197,29 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
         raise DataError(f"{path}: not {encoding}: {error}") from error
 
 
-class FoundEncoding(NamedTuple):
-    """What the bytes of a text file tell.
-
-    Args:
-        encoding: The encoding of the file, as Python names it.
-        fitting: The encoding that fits its lines which are not UTF-8; "" if there are none, or none fits.
-    """
-
-    encoding: str
-    fitting: str = ""
-
-
-def find_encoding(path: Path) -> FoundEncoding:
-    """Read a whole file to find its encoding.
+def find_encoding(path: Path, options: TableOptions) -> TextForm:
+    """Return how a file is decoded; where the user does not name the encoding, read it whole.
 
     Args:
         path: A text file.
+        options: The encoding, where the user names one.
 
     Returns:
-        What was found. A file is UTF-8 if at least as many of its lines beyond ASCII are as are not, or if
-        no more than one is not: one line is too few to guess by.
+        The form of plain text. A file is UTF-8 if at least as many of its lines beyond ASCII are as are not,
+        or if no more than one is not: one line is too few to guess by.
 
     Raises:
         DataError: If a line is longer than `lexforge.data.lines.MAX_LINE_BYTES`, or the compressed data are
             broken.
     """
+    if options.codec:
+        return TextForm(options.codec)
     right = wrong = 0
     sample = bytearray()
     with open_bytes(path) as stream:
         for number, line in bounded_lines(stream, path):
             if number == 1 and line.startswith(_MARKS):
-                return FoundEncoding("utf-16")
+                return TextForm("utf-16")
             try:
                 line.decode(UTF_8)
                 right += not line.isascii()
@@ -243,7 +229,7 @@ def find_encoding(path: Path) -> FoundEncoding:
                     sample += line
     fitting = fitting_encoding(bytes(sample)) if wrong else ""
     guessed = bool(fitting) and wrong > 1 and wrong > right
-    return FoundEncoding(fitting if guessed else UTF_8, fitting)
+    return TextForm(fitting if guessed else UTF_8, fitting)
 
 
 def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | str]]:
@@ -256,42 +242,73 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
         yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         return
     kept = (_LONE_RETURN.sub(_RETURN, each) for each in lines)
+    for line, found in _csv_records(chain(kept, [_END]), form):
+        cells = [cell.replace(_RETURN, "\r") for cell in found]
+        is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
+        if cells != [_END] and not is_blank:
+            yield line, cells
+
+
+def _csv_records(lines: Iterable[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line of each record, and its cells, of any length."""
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
+    reader, line = csv.reader(lines, delimiter=form.delimiter, quoting=quoting), 1
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        reader, line = csv.reader(chain(kept, [_END]), **form.dialect), 1
-        for found in reader:
-            cells = [cell.replace(_RETURN, "\r") for cell in found]
-            is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
-            if cells != [_END] and not is_blank:
-                yield line, cells
+        for cells in reader:
+            yield line, cells
             line = reader.line_num + 1
     finally:
         csv.field_size_limit(limit)
 
 
-def good_lines(path: Path, found: FoundEncoding, faults: Faults) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of plain text that can be read, and count the others.
+def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of plain text.
 
     Args:
         path: The file.
-        found: Its encoding.
-        faults: Counts the lines that are not in that encoding.
+        options: The encoding, where the user names one.
+        faults: Takes a note of an encoding that was guessed, and counts the lines that are not in it.
 
     Yields:
-        The number of a line, from 1, and the line.
+        The number of a line, from 1, and its text without white space at its ends; "" for a blank one.
     """
-    for number, line in enumerate(_lines(path, found.encoding), 1):
-        try:
-            _check_decoded(line, found.encoding, found.fitting)
-        except BadRow as error:
-            faults.rows += 1
-            faults.bad(error.fault, f"{path}:{number}", str(error), error.detail)
-        else:
-            yield number, line
+    form = find_encoding(path, options)
+    note_guesses(path, form, options, faults)
+    for number, line in enumerate(_lines(path, form.encoding), 1):
+        faults.rows += 1
+        with faults.reading(f"{path}:{number}"):
+            _check_decoded(line, form)
+            yield number, stripped(line)
+
+
+def note_guesses(path: Path, form: TextForm, options: TableOptions, faults: Faults) -> None:
+    """Take a note of what the user did not say and what is not usual in the form of a file."""
+    usual = "\t" if ending(path) == ".tsv" else ","
+    found = []
+    if form.delimiter not in ("", usual, options.separator):
+        found.append(f"the delimiter {form.delimiter!r} (--delimiter names another)")
+    if form.encoding != UTF_8 and options.encoding is None:
+        found.append(f"the encoding {form.encoding} (--encoding names another)")
+    if found:
+        faults.note(f"{path} was read with {' and '.join(found)}")
+
+
+def note_escapes(path: Path, form: TextForm, faults: Faults) -> None:
+    """Take a note of the first quotation mark behind a backslash, which CSV reads as the end of a cell."""
+    if not form.delimiter or not form.quoted:
+        return
+    escaped = re.compile(rf'\\"[^"\r\n{re.escape(form.delimiter)}]')
+    numbered = enumerate(_lines(path, form.encoding), 1)
+    if number := next((number for number, line in numbered if escaped.search(line)), None):
+        faults.note(
+            f"{path}:{number}: a quotation mark stands behind a backslash, which is read as text. "
+            'CSV writes the mark twice (in Spark: option("escape", \'"\'))'
+        )
 
 
 def good_records(
-    path: Path, form: TextForm, faults: Faults, fitting: str = ""
+    path: Path, form: TextForm, faults: Faults
 ) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
     """Yield the records that can be read, and count the others.
 
@@ -300,14 +317,13 @@ def good_records(
         form: How it is decoded and cut.
         faults: Counts the lines that are not in the encoding, are no JSON object, hold half of a surrogate
             pair, have more cells than there are columns, or begin a quoted cell that never ends.
-        fitting: The encoding that fits the lines which are not in the encoding.
 
     Yields:
         The first line of the record, and its cells (CSV, as many as there are columns) or its object.
     """
     for line, record in islice(text_records(path, form), form.above, None):
         try:
-            found = _checked(record, form, fitting)
+            found = _checked(record, form)
         except BadRow as error:
             faults.rows += 1
             faults.bad(error.fault, f"{path}:{line}", str(error), error.detail)
@@ -315,10 +331,10 @@ def good_records(
             yield line, found
 
 
-def _checked(record: list[str] | str, form: TextForm, fitting: str) -> list[str] | dict[str, Any]:
+def _checked(record: list[str] | str, form: TextForm) -> list[str] | dict[str, Any]:
     """Return the cells or the object of a record that can be read."""
     for cell in [record] if isinstance(record, str) else record:
-        _check_decoded(cell, form.encoding, fitting)
+        _check_decoded(cell, form)
     if isinstance(record, str):
         found = json_object(record)
         if found is None:
@@ -350,17 +366,17 @@ def check_object(record: Any) -> None:
         raise BadRow("half of a surrogate pair", message) from error
 
 
-def _check_decoded(text: str, encoding: str, fitting: str = "") -> None:
+def _check_decoded(text: str, form: TextForm) -> None:
     """Refuse a text with a byte that could not be decoded, by a `BadRow` that names the fitting encoding."""
     byte = _ESCAPED.search(text)
     if byte is None:
         return
-    name = "UTF-8" if encoding == UTF_8 else encoding
-    hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
+    name = "UTF-8" if form.encoding == UTF_8 else form.encoding
+    hint = f"; if the whole file is in another encoding, name it, such as --encoding {form.fitting}"
     number = ord(byte[0]) & 0xFF
     near = excerpt(text[max(0, byte.start() - 20) :].strip())
     near = near.replace("\\udc", "\\x")  # shows the byte as such
-    raise BadRow(f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near)
+    raise BadRow(f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if form.fitting else ''}", near)
 
 
 def json_object(line: str) -> dict[str, Any] | None:
