@@ -155,9 +155,7 @@ def main(cfg: Config) -> None:
         path = compared_run(cfg.compare, cfg, loaded)
         other = evaluation.read_run_of_split(path, loaded, cfg.split)
         for query, found in other.items():
-            if (
-                cfg.exclude_self
-            ):  # as of the model, or a run that holds the queries would look worse than it is
+            if cfg.exclude_self:  # as of the model, or it would look worse than it is
                 found.pop(query, None)
             # As deep as the model's, or it would find more.
             other[query] = dict(sorted(found.items(), key=lambda item: -item[1])[: cfg.k])
