@@ -177,30 +177,25 @@ def unknown_rows(model: BaseModel, loaded: TrainingData) -> list[str]:
         One line with the number of rows of which half of the tokens of the query or of the document are
         unknown, and up to three places; no line if there are none.
     """
+    found: list[tuple[object, str, str]] = []  # the place, the query and a document of each row
     if loaded.pairs is not None:
         rows, place = loaded.pairs.split(TRAIN), loaded.pairs.places(TRAIN)
-        chosen = evenly_spaced(len(rows), LOOKED_AT)
-        pairs = [(rows[row][ANCHOR], rows[row][POSITIVE]) for row in chosen]
+        for at in evenly_spaced(len(rows), LOOKED_AT):
+            found.append((place(at), rows[at][ANCHOR], rows[at][POSITIVE]))
     else:
         assert loaded.retrieval is not None  # what has no tables has judgements
-        texts, corpus = loaded.retrieval.queries, loaded.retrieval.corpus
         judged = list(loaded.retrieval.split(TRAIN).items())
-        chosen = evenly_spaced(len(judged), LOOKED_AT)
-        best = [(judged[at][0], max(judged[at][1], key=judged[at][1].__getitem__)) for at in chosen]
-        pairs = [(texts[query], corpus[document]) for query, document in best]
-    queries, documents = zip(*pairs, strict=True)
-    shares = np.maximum(  # [rows]
-        unknown_shares(model, queries, "query"), unknown_shares(model, documents, "document")
-    )
+        for query, documents in (judged[at] for at in evenly_spaced(len(judged), LOOKED_AT)):
+            best = loaded.retrieval.corpus[max(documents, key=documents.__getitem__)]
+            found.append((f"the query {query}", loaded.retrieval.queries[query], best))
+    places, queries, texts = zip(*found, strict=True)
+    shares = np.maximum(unknown_shares(model, queries, "query"), unknown_shares(model, texts, "document"))
     unknown = np.flatnonzero(shares >= MOSTLY_UNKNOWN)
     if not len(unknown):
         return []
-    if loaded.pairs is not None:
-        places = [str(place(chosen[at])) for at in unknown[:3]]
-    else:
-        places = [f"the query {best[at][0]}" for at in unknown[:3]]
-    shown = f"{'namely' if len(unknown) <= 3 else 'such as'} {', '.join(map(printable, places))}"
+    shown = "namely " if len(unknown) <= 3 else "such as "
+    shown += ", ".join(printable(str(places[at])) for at in unknown[:3])
     return [
         f"the tokenizer of the model does not know half of the tokens or more in {len(unknown):,} of "
-        f"{len(chosen):,} rows that were looked at, {shown}: it may not know their script"
+        f"{len(found):,} rows that were looked at, {shown}: it may not know their script"
     ]
