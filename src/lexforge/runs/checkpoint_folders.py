@@ -66,7 +66,7 @@ def check_seal(folder: str | Path) -> None:
 
 @contextmanager
 def new_checkpoint(
-    staged: Path, place: Path, *, size: Callable[[], int], writes: bool, wait: Callable[[], None]
+    staged: Path, place: Path, *, size: int, writes: bool, wait: Callable[[], None]
 ) -> Iterator[None]:
     """A block that writes a checkpoint; when it ends without an error, the checkpoint is sealed and moved.
 
@@ -75,7 +75,7 @@ def new_checkpoint(
     Args:
         staged: The folder into which the block writes, under `unfinished/` of the same run.
         place: The folder that the checkpoint becomes.
-        size: Returns the number of bytes that the checkpoint needs at least.
+        size: The number of bytes that the checkpoint needs at least.
         writes: Whether this rank writes files; one rank per folder does.
         wait: Waits until all ranks have called it.
 
@@ -87,7 +87,7 @@ def new_checkpoint(
     if writes:
         run.mkdir(parents=True, exist_ok=True)
         remove_unfinished(run)
-        if message := disk_full(run, size()):
+        if message := disk_full(run, size):
             raise DiskFullError(message)
     wait()  # no rank writes before what an earlier run left unfinished has been removed
     try:
@@ -98,7 +98,7 @@ def new_checkpoint(
             publish_checkpoint(staged, place)
     except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
         written = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())
-        message = disk_full(run, size(), written, error)
+        message = disk_full(run, size, written, error)
         shutil.rmtree(unfinished, ignore_errors=True)
         if message:
             raise DiskFullError(message) from error

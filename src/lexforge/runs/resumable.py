@@ -179,7 +179,7 @@ class ResumableTraining(BaseTrainer):
             with new_checkpoint(
                 staged,
                 place,
-                size=self.checkpoint_bytes,
+                size=self.checkpoint_bytes(),
                 writes=self.args.should_save,
                 wait=self.accelerator.wait_for_everyone,
             ):
@@ -279,11 +279,13 @@ class ResumableTraining(BaseTrainer):
         return self.args.to_sanitized_dict() | self._given | {"world_size": world_size()}
 
     def checkpoint_bytes(self) -> int:
-        """The least size of a checkpoint: parameters, tied ones once, and the state of the optimizer."""
-        tensors: list[torch.Tensor] = list(self.model.parameters())
-        for state in getattr(self.optimizer, "state", {}).values():
-            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """The least size of a checkpoint: parameters, tied ones once, and the states of optimizer and run.
+
+        Every rank must call this.
+        """
+        states = [*getattr(self.optimizer, "state", {}).values(), *self.run_state.states().values()]
+        values = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in [*self.model.parameters(), *values])
 
 
 class _SavesOnce(CallbackHandler):

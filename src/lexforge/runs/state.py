@@ -127,7 +127,7 @@ class RunStateCallback(TrainerCallback):
         """Write the state beside the model of the checkpoint; every rank must call this."""
         if state.is_hyper_param_search:
             return
-        parts = {name: part.state() for name, part in self._kept_parts().items()}
+        parts = self.states()
         ranks = of_all_ranks({name: dict(part.state()) for name, part in self._parts_of_each_rank().items()})
         if not state.is_world_process_zero or not (parts or any(any(own.values()) for own in ranks)):
             return
@@ -153,10 +153,9 @@ class RunStateCallback(TrainerCallback):
         if loss_tensors(self.loss):
             load_loss_tensors(self.loss, read_state(checkpoint, step_of(checkpoint))[0]["loss"])
 
-    def state_bytes(self) -> int:
-        """Return the bytes of the tensors that a checkpoint would keep now; every rank must call this."""
-        states = [part.state() for part in self._kept_parts().values()]
-        return sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
+    def states(self) -> dict[str, Mapping[str, Any]]:
+        """Return what a checkpoint would keep now of each part, by its name; every rank must call this."""
+        return {name: part.state() for name, part in self._kept_parts().items()}
 
     def _kept_parts(self) -> dict[str, Stateful]:
         """The parts, with the loss if it has a state."""

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -146,11 +146,7 @@ class Plan:
         fitting, free = _rows_that_fit(trainer), free_memory(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        clock = _Clock(
-            min(self.steps, WARM + TIMED),
-            device,
-            lambda: trainer.checkpoint_bytes() + trainer.run_state.state_bytes(),
-        )
+        clock = _Clock(min(self.steps, WARM + TIMED), trainer)
         trainer.add_callback(clock)
         with suppress(_Measured):
             trainer.train()
@@ -224,15 +220,13 @@ class _Clock(TrainerCallback):
 
     Args:
         steps: Number of steps that are taken.
-        device: Where they are computed.
-        checkpoint_bytes: Tells what a checkpoint takes. It is asked in the last step, because under FSDP2 the
-            optimizer does not outlive training.
+        trainer: Takes them. It is asked for the bytes of a checkpoint in the last step, because under FSDP2
+            the optimizer does not outlive training.
     """
 
-    def __init__(self, steps: int, device: torch.device, checkpoint_bytes: Callable[[], int]) -> None:
+    def __init__(self, steps: int, trainer: ResumableTraining) -> None:
         self._steps = steps
-        self._device = device
-        self._checkpoint_bytes = checkpoint_bytes
+        self._trainer = trainer
         self._ends: list[float] = []
 
     @property
@@ -255,11 +249,11 @@ class _Clock(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Note the time, once the device has done its work."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if args.device.type == "cuda":
+            torch.cuda.synchronize(args.device)
         self._ends.append(time.perf_counter())
         if state.global_step >= self._steps:
-            self.checkpoint = self._checkpoint_bytes()
+            self.checkpoint = self._trainer.checkpoint_bytes()
             raise _Measured
 
 
