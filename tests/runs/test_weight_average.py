@@ -43,7 +43,7 @@ def averages_of(values: list[float], horizon: float) -> list[float]:
         nn.init.constant_(model.weight, value)
         state = SimpleNamespace(global_step=step, max_steps=len(values))
         callback.on_step_end(None, state, None, model=model)  # type: ignore[arg-type]
-        found.append(float(callback.weights["weight"]))
+        found.append(float(callback.state()["weight"]))
     return found
 
 

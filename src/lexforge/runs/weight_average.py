@@ -41,11 +41,6 @@ class WeightAverage(TrainerCallback):
         self.horizon = FinishSettings(average_horizon=horizon).average_horizon
         self._averages: dict[str, Tensor] = {}  # whole, or in shards like the parameters
 
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """Name -> average of a parameter, whole; empty before the first step. All ranks must ask together."""
-        return {name: whole_tensor(average) for name, average in self._averages.items()}
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -72,8 +67,11 @@ class WeightAverage(TrainerCallback):
             self._averages[name] = average.to(weights.device).lerp_(weights, share)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the average by name of the parameter, whole; all ranks must ask together."""
-        return self.weights
+        """Return the averages by name of the parameter, whole; all ranks must ask together.
+
+        There are none before the first step.
+        """
+        return {name: whole_tensor(average) for name, average in self._averages.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take what `state` returned."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from sentence_transformers import SparseEncoder
@@ -12,15 +11,6 @@ from torch import Tensor, nn
 
 from lexforge.models import lower_bias
 from lexforge.settings import FinishSettings
-
-
-class RunningAverage(Protocol):
-    """What averages the weights over the steps of a training, such as `WeightAverage`."""
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """Name -> average of a parameter; empty before the first step."""
-        ...
 
 
 class Finishing:
@@ -42,7 +32,8 @@ class Finishing:
         model: The model before training; its weights are copied, and again where another training `begin`s.
         start_share: Share of the start, in [0, 1); 0 keeps the trained weights and copies nothing.
         prune_threshold: What the logit of a term must exceed to stay active, >= 0.
-        average: Keeps the running average of the trained weights; None takes the weights of the last step.
+        averages: Returns the running average of each trained parameter by its name, none before the first
+            step; None takes the weights of the last step.
 
     Raises:
         ValueError: If a number is out of range.
@@ -56,11 +47,11 @@ class Finishing:
         model: nn.Module,
         start_share: float,
         prune_threshold: float = 0.0,
-        average: RunningAverage | None = None,
+        averages: Callable[[], Mapping[str, Tensor]] | None = None,
     ) -> None:
         checked = FinishSettings(start_share, prune_threshold)
         self.start_share, self.prune_threshold = checked.start_share, checked.prune_threshold
-        self.average = average
+        self.averages = averages
         self.begin(model)
 
     def begin(self, model: nn.Module) -> None:
@@ -77,7 +68,7 @@ class Finishing:
         Raises:
             ValueError: If a threshold is to be applied to a decoder without a bias.
         """
-        averages = self.average.weights if self.average else {}
+        averages = self.averages() if self.averages else {}
         for name, tensor in _weights(model).items():
             if name not in averages and name not in self.start:
                 continue
@@ -97,7 +88,7 @@ class Finishing:
         Args:
             model: The model whose weights were copied.
         """
-        if not self.start_share and not self.prune_threshold and self.average is None:
+        if not self.start_share and not self.prune_threshold and self.averages is None:
             yield
             return
         trained = _copied(model)

@@ -146,7 +146,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         check_terms_of_model(model, **self.wanted_terms)
         if self.prune_threshold:
             decoder_biases(model)  # an error now, and not after the last step
-        self.finishing = Finishing(model, self.start_share, self.prune_threshold, self.weight_average)
+        averages = None if self.weight_average is None else self.weight_average.state
+        self.finishing = Finishing(model, self.start_share, self.prune_threshold, averages)
         fuse_splade_head(model)
         super().prepare_model(model)
 
