@@ -474,8 +474,7 @@ loss = NeuralSparseLoss(model, distillation_weight=0.0)
 arguments = settings.arguments(run, disable_tqdm=True)
 trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))
 if sys.argv[3] == "surprise":  # as if the room had been taken after it was counted
-    counted = trainer.checkpoint_bytes
-    trainer.checkpoint_bytes = lambda: counted() if trainer.args.output_dir != str(run) else 1
+    trainer.checkpoint_bytes = lambda: 1
 try:
     trainer.train()
 except DiskFullError as error:
