@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import TrainerState
 
-from lexforge.runs.resume import has_finished, resume_command
-from lexforge.runs.run_directory import write_json
+from lexforge.runs import resume_command, write_json
+from lexforge.runs.resumable import has_finished
 from lexforge.settings import TrainingSettings
 
 

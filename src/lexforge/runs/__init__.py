@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from lexforge.runs.log_file import read_log
     from lexforge.runs.processes import leave_processes, start_processes
     from lexforge.runs.resumable import ResumableTraining
-    from lexforge.runs.resume import resume_command
-    from lexforge.runs.run_directory import check_run_directory, claim_run_directory, write_json
+    from lexforge.runs.run_directory import (
+        check_run_directory,
+        claim_run_directory,
+        resume_command,
+        write_json,
+    )
     from lexforge.runs.signals import TrainingInterrupted
     from lexforge.runs.stages import Stages
     from lexforge.runs.state import RunStateCallback

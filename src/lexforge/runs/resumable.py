@@ -13,15 +13,16 @@ transformers or sentence-transformers changes what this file relies on:
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from sentence_transformers.base.trainer import BaseTrainer
-from transformers import PrinterCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_callback import CallbackHandler, ProgressCallback
 from transformers.trainer_utils import TrainOutput
@@ -29,18 +30,22 @@ from transformers.trainer_utils import TrainOutput
 from lexforge.common.ranks import over_ranks, world_size
 from lexforge.runs.checkpoint_folders import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
 from lexforge.runs.log_file import LogFile, LogLines, LogLinesAboveBar
-from lexforge.runs.resume import (
-    ARGUMENTS,
-    ResumedRun,
-    changed_batches,
-    has_finished,
-    resume_command,
-)
-from lexforge.runs.run_directory import complete_environment, write_json
+from lexforge.runs.run_directory import complete_environment, read_json, resume_command, write_json
 from lexforge.runs.sharded import ShardedCopy
 from lexforge.runs.signals import StopRequest, TrainingInterrupted
 from lexforge.runs.state import RunStateCallback
 
+# The file of a checkpoint that holds the training arguments as JSON.
+ARGUMENTS = "training_args.json"
+# The arguments that decide which rows the batches of the rest of a run hold.
+BATCH_SETTINGS = (
+    "world_size",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "seed",
+    "data_seed",
+)
+_ROUNDING = 1e-9  # of an epoch
 # A callback of the Trainer that shows the log -> what shows shorter lines instead.
 LINES = {PrinterCallback: LogLines, ProgressCallback: LogLinesAboveBar}
 logger = logging.getLogger(__name__)
@@ -79,7 +84,7 @@ class ResumableTraining(BaseTrainer):
         super().__init__(*args, **kwargs)
         self.sharded = ShardedCopy(self)
         self._stop = StopRequest()
-        self._resumed = ResumedRun()
+        self._resumed = _ResumedRun()
         self._given: dict[str, Any] = {}  # the user's values of arguments that are replaced for the moment
         self._newest: Path | None = None  # the last checkpoint that this training wrote
         self._newest_state: object = None  # what the trainer knew when it did
@@ -288,6 +293,40 @@ class ResumableTraining(BaseTrainer):
         return sum(tensor.numel() * tensor.element_size() for tensor in [*self.model.parameters(), *values])
 
 
+class _ResumedRun(TrainerCallback):
+    """Finds what the Trainer loses of a run that it resumes.
+
+    It forgets a best checkpoint that is not where it was, as in a run whose folder was moved, and the next
+    one to be deleted is that. On several ranks, inside an epoch, accelerate wraps the batch sampler twice,
+    the Trainer looks through one of the two wrappers only, and the batches would be those of the first epoch.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Name the best checkpoint by its new place, if it is there."""
+        if state.global_step == 0:  # not resumed
+            return
+        resumed = Path(str(args.resume_from_checkpoint))
+        before = read_json(resumed / TRAINER_STATE_NAME) or {}
+        if best := before.get("best_model_checkpoint"):
+            # The one beside first: a copy does not depend on the run that it is a copy of.
+            for place in (resumed.with_name(Path(best).name), Path(best)):
+                if place.is_dir():
+                    state.best_model_checkpoint = str(place)
+                    break
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Unwrap the sampler of the training batches and set its epoch."""
+        sampler: Any = getattr(kwargs["train_dataloader"], "batch_sampler", None)
+        while hasattr(sampler, "batch_sampler"):
+            sampler = sampler.batch_sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(int(state.epoch or 0))
+
+
 class _SavesOnce(CallbackHandler):
     """The handler of a trainer's callbacks, without the call of `on_save` that follows a checkpoint.
 
@@ -318,3 +357,37 @@ def save_now(trainer: BaseTrainer) -> None:
     """
     trainer._save_checkpoint(trainer.model, trial=None)
     trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+
+
+def has_finished(state: TrainerState, args: TrainingArguments) -> bool:
+    """Whether a state is that of a finished run, from which the Trainer would train on."""
+    callbacks: Any = state.stateful_callbacks  # name -> what it had saved
+    early = callbacks.get("EarlyStoppingCallback")
+    if isinstance(early, dict):  # a list where the user has added several
+        settings = early["args"] | early["attributes"]
+        if settings["early_stopping_patience_counter"] >= settings["early_stopping_patience"]:
+            return True
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    # A sum of fractions of an epoch is not exact; the number of steps is, but it is that of the earlier run.
+    enough = (state.epoch or 0) >= args.num_train_epochs - _ROUNDING
+    same = math.ceil(args.num_train_epochs) == state.num_train_epochs
+    return enough and not (same and state.global_step < state.max_steps)
+
+
+def changed_batches(checkpoint: Path, arguments: Mapping[str, Any]) -> list[str]:
+    """How the batches of a resumed run differ from those of its beginning.
+
+    Args:
+        checkpoint: The checkpoint that the run is resumed from.
+        arguments: The arguments of the resumed run, with its number of ranks under `world_size`.
+
+    Returns:
+        One clause for each argument that differs, such as "seed was 42 and is 7".
+    """
+    before = read_json(checkpoint / ARGUMENTS) or {}
+    return [
+        f"{name} was {before[name]} and is {arguments[name]}"
+        for name in BATCH_SETTINGS
+        if name in before and before[name] != arguments[name]
+    ]

@@ -233,6 +233,28 @@ def complete_environment(folder: Path) -> None:
         write_json(folder / "env.json", recorded | {"splade_head": head_record()})
 
 
+def resume_command(checkpoint: Path) -> str:
+    """The command that resumes a run from its last checkpoint.
+
+    Args:
+        checkpoint: A checkpoint of the run.
+
+    Returns:
+        The command that `claim_run_directory` recorded, followed by `--resume`, and by the
+        folder if the run was moved or copied since; without such a record the call of `train` in Python.
+    """
+    folder = checkpoint.parent
+    run = read_json(folder / "env.json")
+    if run is None:
+        return f"trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
+    settings = read_json(folder / "config.json") or {}
+    moved: list[str] = []
+    for name in ("output_dir", "output"):  # of a recipe, and of `lexforge adapt`
+        if name in settings and Path(settings[name]).resolve() != folder.resolve():
+            moved = [f"--{name.replace('_', '-')}", str(folder)]  # the last one counts
+    return shlex.join([*run["command"], "--resume", *moved])
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file of a run.
 
