@@ -14,6 +14,7 @@ from sentence_transformers import SparseEncoderTrainer, SparseEncoderTrainingArg
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 
 from lexforge.export import write_card
+from lexforge.export.card import public_words
 from lexforge.models import build_splade
 from lexforge.settings import CardOptions
 
@@ -98,6 +99,12 @@ def test_what_nobody_stated_is_unknown_and_folders_stay_private(
     assert head is not None
     assert head["license"] == "unknown"
     assert {"base_model", "datasets", "language"}.isdisjoint(head)
+
+
+def test_code_in_the_command_is_no_path() -> None:
+    """The code of `python -c` was looked for as a file, and the card of a trained model ended in an error."""
+    command = ["python", "-c", f"from lexforge.commands import trim; {'x' * 300}"]
+    assert public_words(command) == command
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")  # torch, of sparse products

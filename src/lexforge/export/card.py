@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -138,7 +139,8 @@ def public_name(name: str | Path) -> str:
     path = Path(name)
     if str(name).startswith("hf:"):
         return str(name)
-    if isinstance(name, Path) or path.exists() or path.is_absolute() or len(path.parts) > 2:
+    found = os.path.exists(path)  # which takes a word that is too long for a file, such as code, for none
+    if isinstance(name, Path) or found or path.is_absolute() or len(path.parts) > 2:
         return path.resolve().name
     return str(name)
 
