@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 SEED = 0  # draws the documents that tell the mean
 JSON, DRAWING = "trim.json", "trim.svg"
 MEASURES = ("nDCG@10", "R@100")
-WHOLE: tuple[Setting, ...] = ("as it is", "shifted by idf", "limited")  # points without a level
 
 
 @dataclass(frozen=True)
@@ -260,17 +259,17 @@ def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
     names = {"level": "level (trim)", "max_active_dims": "max_active_dims", "threshold": "threshold"}
     panels = []
     for cost, label in (("document_active_dims", "active terms per document"), ("flops", "FLOPS")):
-        places = {
-            setting: [
-                (p.measures[cost], p.measures["nDCG@10"])
-                for p in points
-                if p.setting == setting and p.measures[cost] > 0  # without a shared term nothing is found
-            ]
-            for setting in (*WHOLE, *names)
-        }
-        curves = {shown: places[setting] for setting, shown in names.items() if places[setting]}
-        single: dict[str, tuple[float, float]] = {w: places[w][0] for w in WHOLE if places[w]}
-        if curves or single:  # no FLOPS where no query shares a term with a document
+        curves: dict[str, list[tuple[float, float]]] = {}
+        single: dict[str, tuple[float, float]] = {}  # of a model that is not trimmed
+        for p in points:
+            place = p.measures[cost], p.measures["nDCG@10"]
+            if not place[0]:  # no query shares a term with a document: a logarithmic scale has no 0
+                continue
+            if p.wanted is None:
+                single[p.setting] = place
+            else:
+                curves.setdefault(names[p.setting], []).append(place)
+        if curves or single:
             panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
     text = "; ".join(
         f"{_label(p)}: nDCG@10 {p.measures['nDCG@10']:.4f}, {p.measures['document_active_dims']:.1f} terms "
