@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,23 +61,17 @@ def record_symptoms(
     special = np.asarray(special_token_ids(model.tokenizer), dtype=np.int64)
     stop = np.zeros(size, dtype=bool)
     stop[np.asarray(stopword_ids, dtype=np.int64)] = True
-    numbers = {}
-    for kind, vectors, texts, most in (
-        ("query", queries, evaluator.query_texts, QUERIES),
-        ("document", documents, evaluator.document_texts, DOCUMENTS),
+    content: dict[str, Any] = {"vocabulary_size": size, "stop_words": int(stop.sum())}
+    for name, vectors, texts, most in (
+        ("queries", queries, evaluator.query_texts, QUERIES),
+        ("documents", documents, evaluator.document_texts, DOCUMENTS),
     ):
         places = evenly_spaced(len(texts), most)
         tokens = own_token_ids(model, [texts[place] for place in places])
         own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in tokens]
-        numbers[kind] = numbers_of_texts(sparse.csr_array(vectors)[places], own, idf, stop)
+        content[name] = numbers_of_texts(sparse.csr_array(vectors)[places], own, idf, stop)
         if any(isinstance(module, TokenWeights) for module in model.modules()):
-            numbers[kind]["expansion"] = None  # by its nature, and not for a want of training
-    content = {
-        "vocabulary_size": size,
-        "stop_words": int(stop.sum()),
-        "queries": numbers["query"],
-        "documents": numbers["document"],
-    }
+            content[name]["expansion"] = None  # by its nature, and not for a want of training
     write_json(Path(run) / DIAGNOSIS_FILE, content)
 
 
