@@ -243,7 +243,7 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: sample searches, the card of the model, the numbers, and a page.
     stages.begin("write the results")
-    record.look_closer(model, evaluator, searched)
+    record.look_closer(model, evaluator)
     training.finish_run(
         cfg,
         trainer,

@@ -547,15 +547,9 @@ def main(cfg: Config) -> None:
     # What the run leaves behind: sample searches, the diagnosis, the card of the model, the numbers, and a
     # page.
     stages.begin("write the results")
-    record.look_closer(model, evaluator, searched, terms.stopword_ids)
+    record.look_closer(model, evaluator, terms.stopword_ids)
     report.record_symptoms(cfg.output_dir, model, evaluator, idf=terms.idf, stopword_ids=terms.stopword_ids)
-    examples = evaluation.example_searches(
-        model,
-        dict(zip(evaluator.query_ids[:3], evaluator.query_texts, strict=False)),
-        searched,
-        trained.run,
-        relevant=evaluator.qrels,
-    )
+    examples = evaluation.example_searches(model, evaluator, trained.run)
     training.finish_run(
         cfg,
         trainer,

@@ -6,6 +6,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 from transformers.utils import logging
 
+from lexforge.evaluation import RetrievalEvaluator
 from lexforge.evaluation.tables import example_searches, metrics_table, split_terms
 
 
@@ -21,13 +22,9 @@ def test_the_table_has_a_row_a_system_and_a_dash_for_what_was_not_measured() -> 
 
 def test_a_search_shows_its_terms_and_marks_relevant_hits(tiny_splade: SparseEncoder) -> None:
     """The expansion must hold no term of the query itself, and hits stand in the order of their scores."""
-    text = example_searches(
-        tiny_splade,
-        {"q": "sort list"},
-        {"a": "first text", "b": "second text", "c": "third text", "d": "fourth text"},
-        {"q": {"b": 1.0, "a": 2.0, "d": 0.2, "c": 0.5}},
-        relevant={"q": {"b": 1, "c": 0}},
-    )
+    corpus = {"a": "first text", "b": "second text", "c": "third text", "d": "fourth text"}
+    evaluator = RetrievalEvaluator({"q": "sort list"}, corpus, {"q": {"b": 1, "c": 0}})
+    text = example_searches(tiny_splade, evaluator, {"q": {"b": 1.0, "a": 2.0, "d": 0.2, "c": 0.5}})
     lines = text.strip().splitlines()
     assert lines[0] == "query: sort list"
     expansion = {pair.rsplit(":", 1)[0] for pair in lines[2].removeprefix("  expansion: ").split()}
@@ -39,20 +36,17 @@ def test_a_search_shows_its_terms_and_marks_relevant_hits(tiny_splade: SparseEnc
 
 def test_texts_without_spaces_are_cut(tiny_splade: SparseEncoder) -> None:
     """Chinese and Japanese were shown as three dots."""
-    text = example_searches(tiny_splade, {"q": "水" * 100}, {"a": "川" * 100}, {"q": {"a": 1.0}}, relevant={})
+    evaluator = RetrievalEvaluator({"q": "水" * 100}, {"a": "川" * 100}, {"q": {"a": 0}})
+    text = example_searches(tiny_splade, evaluator, {"q": {"a": 1.0}})
     assert f"query: {'水' * 87}...\n" in text
     assert text.endswith(f"a  {'川' * 87}...")
 
 
 def test_a_corpus_gives_the_terminal_no_commands(tiny_splade: SparseEncoder) -> None:
     """A text from the web that hides the lines above it, or that types, was printed as it is."""
-    text = example_searches(
-        tiny_splade,
-        {"q": "sort \x1b[2J list"},
-        {"a\x1b[8m": "first \x9b31m text\x07 한국"},
-        {"q": {"a\x1b[8m": 1.0}},
-        relevant={},
-    )
+    corpus = {"a\x1b[8m": "first \x9b31m text\x07 한국"}
+    evaluator = RetrievalEvaluator({"q": "sort \x1b[2J list"}, corpus, {"q": dict.fromkeys(corpus, 0)})
+    text = example_searches(tiny_splade, evaluator, {"q": dict.fromkeys(corpus, 1.0)})
     assert "a\\x1b[8m  first \\x9b31m text\\x07 한국" in text
     assert all(character.isprintable() or character == "\n" for character in text)
 

@@ -34,7 +34,7 @@ def record_of(model: Any, folder: Path) -> tuple[RunRecord, dict[str, Any], Retr
     record.add("initial", evaluator.evaluate(model))
     record.add("trained", evaluator.evaluate(model))
     stop_words = model.tokenizer.convert_tokens_to_ids(["a", "list"]) if hasattr(model, "decode") else ()
-    record.look_closer(model, evaluator, CORPUS, stop_words)
+    record.look_closer(model, evaluator, stop_words)
     return record, json.loads((folder / "explorer.json").read_text()), evaluator
 
 
@@ -94,7 +94,7 @@ def test_many_queries_make_no_larger_explorer(tiny_dense: Any, tmp_path: Path) -
     changed = {name: dict(values) for name, values in trained.per_query.items()}
     changed["nDCG@10"]["q166"] -= 5.0
     record.add("initial", type(trained)(trained.metrics, trained.run, changed, {}, {}))
-    record.look_closer(tiny_dense, evaluator, CORPUS)
+    record.look_closer(tiny_dense, evaluator)
     names = [query["id"] for query in json.loads((tmp_path / "explorer.json").read_text())["queries"]]
     assert len(set(names)) == QUERIES
     assert {"q0", "q166", "q299"} <= set(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sentence_transformers import SparseEncoder
 
@@ -12,6 +12,9 @@ from lexforge.common.types import Run
 from lexforge.common.words import shorten
 from lexforge.corpus.own_tokens import own_tokens
 from lexforge.models.prompts import encode_kind
+
+if TYPE_CHECKING:
+    from lexforge.evaluation.evaluator import RetrievalEvaluator
 
 SYSTEM_NAMES = {
     "bm25": "BM25",
@@ -33,7 +36,8 @@ MEASURE_NAMES = {
 }
 """What a reader calls a measure whose name is not that of ir-measures."""
 
-HITS, TERMS = 3, 8  # of each search that is shown
+SEARCHES = 3  # that are shown
+HITS, TERMS = 3, 8  # of each of them
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -58,29 +62,22 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]]) -> str:
     )
 
 
-def example_searches(
-    model: SparseEncoder,
-    queries: Mapping[str, str],
-    corpus: Mapping[str, str],
-    run: Run,
-    *,
-    relevant: Mapping[str, Mapping[str, int]],
-) -> str:
+def example_searches(model: SparseEncoder, evaluator: RetrievalEvaluator, run: Run) -> str:
     """Format searches for a reader: the query, its own terms, the terms of its expansion, and its best hits.
 
     Args:
         model: The encoder that made the run.
-        queries: `{query id: text}` of the searches to show.
-        corpus: `{document id: text}`.
+        evaluator: Gives the queries, the first `SEARCHES` of which are shown, the documents and the
+            judgements; a hit of grade 1 or more is marked by a star.
         run: `{query id: {document id: score}}`.
-        relevant: `{query id: {document id: grade}}`; a hit of grade 1 or more is marked by a star.
 
     Returns:
         Lines of text, with at most `HITS` hits and `TERMS` terms of each kind. Control characters of the
         corpus stand in them as escapes.
     """
+    corpus = dict(zip(evaluator.document_ids, evaluator.document_texts, strict=True))
     lines = []
-    for query_id, text in queries.items():
+    for query_id, text in list(zip(evaluator.query_ids, evaluator.query_texts, strict=True))[:SEARCHES]:
         weighted = cast("list[tuple[str, float]]", model.decode(encode_kind(model, [text], "query")[0]))
         own, expanded = split_terms(model, text, weighted)
         lines += ["", f"query: {_shorten(text)}"]
@@ -88,7 +85,7 @@ def example_searches(
         lines.append(f"  expansion: {_weights(expanded[:TERMS])}")
         ranked = sorted(run.get(query_id, {}).items(), key=lambda hit: -hit[1])
         for rank, (document_id, score) in enumerate(ranked[:HITS], start=1):
-            mark = "*" if relevant.get(query_id, {}).get(document_id, 0) > 0 else " "
+            mark = "*" if evaluator.qrels[query_id].get(document_id, 0) > 0 else " "
             lines.append(f"  {rank}.{mark} {score:7.2f}  {document_id}  {_shorten(corpus[document_id])}")
     return "\n".join(printable(line) for line in lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from sentence_transformers import SparseEncoder
@@ -64,7 +64,6 @@ class RunRecord:
         self,
         model: BaseModel,
         evaluator: RetrievalEvaluator,
-        corpus: Mapping[str, str],
         stopword_ids: Collection[int] = (),
     ) -> None:
         """Write how the trained model uses its vocabulary, and a sample of searches with their terms.
@@ -72,14 +71,12 @@ class RunRecord:
         Args:
             model: The trained model, whose result was added as `trained`.
             evaluator: The evaluator that measured it.
-            corpus: `{document id: text}` as the evaluator searches it.
             stopword_ids: Ids of the stop words of a sparse model.
         """
-        vectors = evaluator.vectors(model)
         if isinstance(model, SparseEncoder):
-            statistics = term_statistics(model, *vectors, stopword_ids)
+            statistics = term_statistics(model, *evaluator.vectors(model), stopword_ids)
             write_json(self.folder / TERMS_FILE, statistics)
-        searches = sample_searches(model, evaluator, vectors, corpus, self._results)
+        searches = sample_searches(model, evaluator, self._results)
         write_text(
             self.folder / EXPLORER_FILE, json.dumps(searches, ensure_ascii=False, separators=(",", ":"))
         )

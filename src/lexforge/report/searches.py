@@ -12,7 +12,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import Run
 from lexforge.common.words import shorten
-from lexforge.corpus import Vectors, named_terms, shared_weights
+from lexforge.corpus import named_terms, shared_weights
 from lexforge.corpus.own_tokens import own_tokens
 from lexforge.evaluation import RetrievalEvaluator, RetrievalResult, split_terms
 
@@ -25,11 +25,7 @@ CHARACTERS = 320  # a text is cut to this length
 
 
 def sample_searches(
-    model: BaseModel,
-    evaluator: RetrievalEvaluator,
-    vectors: tuple[Vectors, Vectors],
-    corpus: Mapping[str, str],
-    results: Mapping[str, RetrievalResult],
+    model: BaseModel, evaluator: RetrievalEvaluator, results: Mapping[str, RetrievalResult]
 ) -> dict[str, Any]:
     """Describe searches of a trained model for a reader who asks why a document was found.
 
@@ -38,9 +34,7 @@ def sample_searches(
 
     Args:
         model: The trained model.
-        evaluator: Gives the queries and the judgements.
-        vectors: Those of the queries and of the documents, as `evaluator.vectors(model)` returns them.
-        corpus: `{document id: text}`, as the evaluator searches it.
+        evaluator: Gives the queries, the documents and the judgements.
         results: What was found, by system: `trained`, and any other systems to compare with.
 
     Returns:
@@ -50,7 +44,7 @@ def sample_searches(
         (pairs of an id and a grade), and of a sparse model `own` and `expansion` (pairs of a term and its
         weight) and `lost` (own tokens that are not active).
     """
-    queries, documents = vectors
+    queries, documents = evaluator.vectors(model)
     places = {document: place for place, document in enumerate(evaluator.document_ids)}
     rows = _sample(evaluator.query_ids, results)
     weighted = named_terms(model, queries[rows]) if isinstance(model, SparseEncoder) else None
@@ -84,7 +78,8 @@ def sample_searches(
                 entry[system] = [[document, grades.get(document, 0)] for document, _ in other]
                 named |= dict.fromkeys(document for document, _ in other)
         described.append(entry)
-    return {"queries": described, "texts": {document: _cut(corpus[document]) for document in named}}
+    texts = {document: _cut(evaluator.document_texts[places[document]]) for document in named}
+    return {"queries": described, "texts": texts}
 
 
 def _sample(query_ids: Sequence[str], results: Mapping[str, RetrievalResult]) -> list[int]:
