@@ -112,7 +112,8 @@ def main(cfg: Config) -> None:
     for number in numbers:
         sparsity.check_trimming(model, number)
     model.max_active_dims = own_limit  # the model is first measured as it is
-    before, whole = None, cast("Setting", "as it is")
+    before = None
+    whole: Setting = "as it is"
     points: list[sparsity.CurvePoint] = []
     if cfg.idf_bias or cfg.max_active_dims is not None:  # what changes the model before its levels are found
         if judged is not None:
