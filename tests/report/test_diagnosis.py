@@ -461,6 +461,15 @@ def test_advice_names_the_flag_that_the_recipe_has(recipe: str, advice: str, tmp
     assert diagnosed(tmp_path, settings, log)["oscillation"].advice.endswith(advice)
 
 
+def test_advice_to_an_adaptation_names_flags_that_it_has(tmp_path: Path) -> None:
+    """It named --loss.temperature and --eval-steps, which `lexforge adapt` refuses."""
+    config = {"documents": "folder", "model": "lexical", "train": {"learning_rate": 1e-3}}
+    log = [{"step": step, "loss": 9.0 * (step % 2)} for step in range(30)]
+    findings = diagnosed(tmp_path, config, log)
+    assert list(findings) == ["oscillation"]
+    assert findings["oscillation"].advice == "lower --learning-rate (now 0.001)"
+
+
 def test_binary_cross_entropy_has_no_temperature_to_raise(tmp_path: Path) -> None:
     """The recipe has the flag, and this loss does not read it."""
     recipe = runpy.run_path(str(ROOT / "recipes" / "nws_multilabel.py"))

@@ -64,7 +64,7 @@ def diagnose(run: str | Path | RunFiles) -> list[Finding]:
 
     Returns:
         One finding per symptom. A symptom that could not be measured has a finding too, which says why. A run
-        of a dense model is diagnosed by its log alone.
+        of a dense model and one of `lexforge adapt` are diagnosed by their logs alone.
 
     Raises:
         FileNotFoundError: If the folder holds neither the settings (config.json) nor the log of a run.
@@ -129,7 +129,10 @@ def _findings(run: RunFiles) -> list[Finding]:
         change("oscillation", advice="lower {train.learning_rate}, or lower {scale}")
     elif loss.get("name") == "bce":  # binary cross-entropy has no temperature
         change("oscillation", advice="lower {train.learning_rate}, or lower {head_learning_rate}")
-    measured["overfitting"] = _overfitting(run)
+    if "documents" in run.config:  # of `lexforge adapt`: a preset gives its loss, and dev is not measured
+        change("oscillation", advice="lower {train.learning_rate}")
+    else:
+        measured["overfitting"] = _overfitting(run)
     if run.dev_key is None:  # a loss moves more than a measure of ranking
         change("overfitting", text="rise of the loss on dev since its best evaluation", limit=0.1)
     findings = []
