@@ -63,15 +63,13 @@ class CoSENTLoss(EmbeddingLoss):
 
     What to tune: `scale` (20; at higher values only the worst inversions count), the batch size (each batch
     compares its own pairs only, so with few distinct labels it should be large) and
-    `gather_across_devices`, which compares the pairs of all ranks: R ranks of B rows then train like one
-    rank of R * B rows.
+    `gather_across_devices`, which compares the pairs of all ranks.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train.
         scale: lambda, > 0.
         similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
-        gather_across_devices: Compare pairs across ranks, with gradient. Every rank needs the same number of
-            rows (`dataloader_drop_last=True`).
+        gather_across_devices: Compare the pairs of all ranks; see `EmbeddingLoss`.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Raises:

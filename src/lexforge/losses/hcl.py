@@ -165,9 +165,7 @@ class HCLLoss(EmbeddingLoss):
         tau_plus: Expected share of false negatives, in [0, 1); `hard` only.
         beta: Concentration on hard negatives, >= 0; `hard` only.
         estimator: "hard" or "easy".
-        gather_across_devices: Contrast with the texts of all ranks, with gradient, so that R ranks of B rows
-            train like one rank of R * B rows. Every rank needs the same number of rows
-            (`dataloader_drop_last=True`).
+        gather_across_devices: Contrast with the texts of all ranks; see `EmbeddingLoss`.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Raises:

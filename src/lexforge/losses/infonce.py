@@ -105,9 +105,7 @@ class InfoNCELoss(EmbeddingLoss):
         temperature: T, > 0.
         similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
         symmetric: Also rank the anchors for each positive.
-        gather_across_devices: Take the candidates of all ranks, with gradient, so that R ranks of B rows
-            train like one rank of R * B rows. Every rank needs the same number of rows
-            (`dataloader_drop_last=True`).
+        gather_across_devices: Take the candidates of all ranks; see `EmbeddingLoss`.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Attributes:

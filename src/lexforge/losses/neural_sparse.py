@@ -55,8 +55,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         penalty_weights: `[V]` float, >= 0, from `idf_penalty_weights`; None is the plain FLOPS of SPLADE.
         special_token_ids: Ids that positive activation leaves out.
         word_weights: `[V]` float, >= 0, from `word_weights`; own activation needs it.
-        gather_across_devices: Score against the documents of all ranks, with gradient, so that R ranks of B
-            rows train like one rank of R * B rows.
+        gather_across_devices: Score against the documents of all ranks; see `EmbeddingLoss`.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
         teacher_similarity: How the teacher's embeddings are compared, by "cosine" or "dot".
         **numbers: Weights, temperatures and thresholds as plain keyword arguments, such as

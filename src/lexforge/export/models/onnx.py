@@ -20,7 +20,7 @@ MODEL_FILE = "model.onnx"
 
 
 def write_pooled(side: EncoderSide, folder: Path) -> Written:
-    """Write a graph that returns the vectors themselves, `sentence_embedding [B, V]`; see `export_model`."""
+    """Write a graph that returns the vectors themselves, `sentence_embedding [B, V]`."""
     write_graph(side, folder, TermWeights(side), ["sentence_embedding"])
     return Written(side, folder, partial(run_pooled, folder))
 
