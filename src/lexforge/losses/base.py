@@ -47,9 +47,9 @@ class EmbeddingLoss(nn.Module):
         mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
             the memory of one piece (docs/losses.md, section 16). "auto" is as many rows as fit into the free
             memory (`RowsThatFit`), and None the whole batch.
-        gather_across_devices: Whether the rows of a batch are compared with those of all ranks, with gradient,
-            so that R ranks of B rows train like one rank of R * B rows. Every rank needs the same number of
-            rows (`dataloader_drop_last=True`).
+        gather_across_devices: Whether the rows of a batch are compared with those of all ranks, with
+            gradient, so that R ranks of B rows train like one rank of R * B rows. Every rank needs the same
+            number of rows (`dataloader_drop_last=True`).
 
     Raises:
         ValueError: If the mini-batch size is no positive integer, and neither "auto" nor None.
