@@ -13,10 +13,10 @@ from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.faults import Faults
-from lexforge.data.pairs import SOURCE_ROW, WEIGHT, columns_of_split, pair_rows, with_relevant
+from lexforge.data.pairs import WEIGHT, columns_of_split, pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN, missing_split, with_held_out
-from lexforge.data.tables import Origin, RowPlace, Table, TextColumn
+from lexforge.data.tables import Table, TextColumn
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,13 +28,11 @@ class PairData:
 
     Args:
         name: The name of the set in logs.
-        splits: Split -> rows, with the columns that `lexforge.data.pairs.pair_rows` adds.
-        origins: Split -> where the rows of its table stand.
+        splits: Split -> rows, as `lexforge.data.pairs.pair_rows` makes them.
     """
 
     name: str
-    splits: dict[str, Dataset]
-    origins: dict[str, Origin]
+    splits: dict[str, Table]
 
     @classmethod
     def of_tables(
@@ -54,11 +52,11 @@ class PairData:
         Raises:
             DataError: If `pair_rows` refuses a table.
         """
-        splits = {
+        made = {
             split: pair_rows(table, columns_of_split(split, columns), faults)
             for split, table in tables.items()
         }
-        return cls(name, splits, {split: table.origin for split, table in tables.items()})
+        return cls(name, made)
 
     def split(self, name: str) -> Dataset:
         """Return the rows of one split under the column contract.
@@ -66,8 +64,8 @@ class PairData:
         Raises:
             ValueError: If there is no such split; the message names those that exist.
         """
-        rows = self._split(name)
-        return rows.remove_columns([each for each in (SOURCE_ROW, WEIGHT) if each in rows.column_names])
+        rows = self._split(name).rows
+        return rows.remove_columns(WEIGHT) if WEIGHT in rows.column_names else rows
 
     def weights(self, name: str) -> NDArray[np.float64] | None:
         """Return the weight of each row of a split, `[rows]` float64; None if the rows have none.
@@ -76,7 +74,7 @@ class PairData:
             ValueError: If there is no such split.
             DataError: If all weights are 0.
         """
-        rows = self._split(name)
+        rows = self._split(name).rows
         if WEIGHT not in rows.column_names:
             return None
         weights = np.array(rows[WEIGHT], dtype=np.float64)
@@ -84,16 +82,15 @@ class PairData:
             raise DataError(f"{self.name}: no row of the split {name!r} has a weight above 0")
         return weights
 
-    def places(self, name: str) -> Callable[[int], RowPlace]:
+    def places(self, name: str) -> Callable[[int], str]:
         """Return a function from a row of a split, from 0, to where it stands in its source.
 
         Raises:
             ValueError: If there is no such split.
         """
-        rows, origin = self._split(name), self.origins[name]
-        return lambda row: origin.place(rows[row][SOURCE_ROW])
+        return self._split(name).place
 
-    def _split(self, name: str) -> Dataset:
+    def _split(self, name: str) -> Table:
         if name not in self.splits:
             raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
@@ -113,15 +110,12 @@ class PairData:
                 be empty.
         """
 
-        def texts(rows: Dataset) -> TextColumn:
-            return TextColumn(rows, ANCHOR)
+        def texts(table: Table) -> TextColumn:
+            return TextColumn(table.rows, ANCHOR)
 
-        def select(rows: Dataset, places: NDArray[np.int64]) -> Dataset:
-            return rows.select(places)
-
-        held_out = with_held_out(self.name, self.splits, fractions, texts, select, needed)
-        origins = self.origins | dict.fromkeys(fractions, self.origins[TRAIN])
-        return replace(self, splits=held_out, origins=origins)
+        return replace(
+            self, splits=with_held_out(self.name, self.splits, fractions, texts, Table.select, needed)
+        )
 
     def training_rows(self, *, negatives: bool = True) -> Dataset:
         """Return the rows of train for a trainer, with `relevant` where a query has several positives.

@@ -47,11 +47,9 @@ _FLAGS = {
     SCORES: "--score-column",
     WEIGHT: "--weight-column",
 }
-SOURCE_ROW = "source_row"
-"""The column with the row of the table that each training row was made of."""
-# Columns of a converted row that are left out at the end: the identity of its texts, and the arguments of
-# `Faults.bad`, which are missing for a good row.
-_IDENTITY, _FAULT, _MESSAGE = "identity", "fault", "message"
+# Columns of a converted row that are left out at the end: the row of the table that it was made of, the
+# identity of its texts, and the arguments of `Faults.bad`, which are missing for a good row.
+_SOURCE_ROW, _IDENTITY, _FAULT, _MESSAGE = "source_row", "identity", "fault", "message"
 _SPLIT_SCORES = ("pos_scores", "neg_scores")  # FlagEmbedding's, of the positives and of the negatives
 _NO_SCORES = "--score-column '' reads none, score_column=\"\" in Python"
 # Spreadsheets of many countries write 1200 so; another cell of the column may have a decimal point.
@@ -152,7 +150,7 @@ def columns_of_split(split: str, columns: Mapping[str, str]) -> dict[str, str]:
     return {role: name for role, name in columns.items() if role != WEIGHT or split == TRAIN}
 
 
-def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Dataset:
+def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Table:
     """Turn a table into rows under the column contract; memory holds a thousand rows at a time.
 
     A row with a list of positives becomes one row for each of them. Of lists of negatives each row keeps as
@@ -171,8 +169,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
 
     Returns:
         Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores,
-        `weight` if it has weights, and `SOURCE_ROW`, the row of the table that each was. A repeated row that
-        is left out adds its weight to that of the first.
+        and `weight` if it has weights. A repeated row that is left out adds its weight to that of the first.
 
     Raises:
         DataError: If columns are missing or could be several, if a column that is called as scores are holds
@@ -181,10 +178,9 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     import datasets
     from datasets.fingerprint import update_fingerprint
 
-    rows, origin = table
-    where = origin.name
+    rows, where = table.rows, table.name
     roles = find_roles(where, rows.column_names, columns)
-    if origin.headerless:
+    if table.headerless:
         taken = "queries, answers and negatives" if roles.negatives else "queries and answers"
         faults.note(f"{where} has no header: its columns were taken for {taken}")
         _refuse_ids(where, rows, roles)
@@ -197,14 +193,14 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
     if roles.weight is not None:
         features[WEIGHT] = datasets.Value("float64")
-    features |= {name: datasets.Value("int64") for name in (_IDENTITY, SOURCE_ROW)}
+    features |= {name: datasets.Value("int64") for name in (_IDENTITY, _SOURCE_ROW)}
     features |= {name: datasets.Value("string") for name in (_FAULT, _MESSAGE)}
 
     def convert(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[Any]]:
         made: list[dict[str, Any]] = []
         for offset, place in enumerate(places):
             record = {name: cells[offset] for name, cells in batch.items()}
-            made += (row | {SOURCE_ROW: place} for row in _rows_or_fault(record, roles, width))
+            made += (row | {_SOURCE_ROW: place} for row in _rows_or_fault(record, roles, width))
         return {name: [row.get(name) for row in made] for name in features}
 
     # Without the version, `datasets` would take rows that an earlier one made by other rules.
@@ -233,32 +229,31 @@ def _cache_file(rows: Dataset, fingerprint: str) -> str | None:
     return str(cache_folder("tables") / f"{fingerprint}.arrow")
 
 
-def _distinct_good_rows(made: Dataset, table: Table, faults: Faults) -> Dataset:
+def _distinct_good_rows(made: Dataset, table: Table, faults: Faults) -> Table:
     """Count the faults in the converted rows, and return the good ones, each once and with all its weight.
 
     The faults are columns of these, so that they are known also where `datasets` finds them in its cache.
     """
-    rows, origin = table
-    identities, places = (made.data.column(name).to_numpy() for name in (_IDENTITY, SOURCE_ROW))
+    identities, places = (made.data.column(name).to_numpy() for name in (_IDENTITY, _SOURCE_ROW))
     has_fault, has_texts = (made.data.column(name).is_valid().to_numpy() for name in (_FAULT, ANCHOR))
-    faults.rows += len(rows)
-    for row in made.select_columns([_FAULT, _MESSAGE, SOURCE_ROW]).select(np.flatnonzero(has_fault)):
-        faults.bad(row[_FAULT], origin.place(row[SOURCE_ROW]), row[_MESSAGE])
+    faults.rows += len(table.rows)
+    for row in made.select_columns([_FAULT, _MESSAGE, _SOURCE_ROW]).select(np.flatnonzero(has_fault)):
+        faults.bad(row[_FAULT], table.place(row[_SOURCE_ROW]), row[_MESSAGE])
     good = np.flatnonzero(has_texts)
     if not len(good):
         faults.refuse_nothing_left()
     _, first, group = np.unique(identities[good], return_index=True, return_inverse=True)
     for at in np.delete(good, first):
-        faults.told("repeated rows, which count once", origin.place(int(places[at])))
-    made = made.remove_columns([_IDENTITY, _FAULT, _MESSAGE])
+        faults.told("repeated rows, which count once", table.place(int(places[at])))
+    made = made.remove_columns([_SOURCE_ROW, _IDENTITY, _FAULT, _MESSAGE])
     if len(first) == len(made):
-        return made
+        return table.made_into(made, places)
     first = np.sort(first)
     kept = made.select(good[first])
     if WEIGHT in made.column_names:
         sums = np.bincount(group, made.data.column(WEIGHT).to_numpy()[good])[group[first]]
         kept = kept.remove_columns(WEIGHT).add_column(WEIGHT, sums.tolist())
-    return kept
+    return table.made_into(kept, places[good[first]])
 
 
 def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
@@ -337,7 +332,7 @@ def _note_thousands(table: Table, roles: Roles, faults: Faults) -> None:
             if "." in cell and as_number(cell) is not None:
                 return
         elif not first:
-            first = f"{table.origin.place(place)}: {cell.strip()}"
+            first = f"{table.place(place)}: {cell.strip()}"
     if first:
         faults.note(f"{first} in {roles.weight!r} is read with a decimal point; write thousands without it")
 

@@ -259,7 +259,7 @@ def _open(
     opened = found.open(source, options, None if options.hold_out else splits, faults)
     notes = tuple(faults.finish())
     if isinstance(opened, PairData) and splits is not None:
-        sizes = {split: len(rows) for split, rows in opened.splits.items()}
+        sizes = {split: len(table.rows) for split, table in opened.splits.items()}
         notes += tuple(f"{source}: {line}" for line in unread_splits(sizes, splits))
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
     if not shares:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import glob
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,45 +51,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where the rows of a table stand, for error messages.
+class Table:
+    """Rows, and where each of them stands in its source.
 
     Args:
-        name: The path of a file, or the name of a data set with its split.
-        lines: `[all rows]` int64, the line at which each row of the source begins; None for other sources.
-        chosen: `[rows]` int64, the row of the source that each row was; None where they are all its rows.
+        rows: The rows.
+        name: The path of a file, or the name of a data set with its split, for messages.
+        numbers: `[rows]` int64, the line at which each row begins, or its number in the source, from 1; None
+            where the rows are all those of a source without lines.
+        has_lines: Whether the numbers are those of lines.
         headerless: Whether the source is a file of tabs without a line that names the columns.
     """
 
+    rows: Dataset
     name: str
-    lines: NDArray[np.int64] | None = None
-    chosen: NDArray[np.int64] | None = None
+    numbers: NDArray[np.int64] | None = None
+    has_lines: bool = False
     headerless: bool = False
 
-    def place(self, row: int) -> RowPlace:
-        """Return where a row of the table, from 0, stands."""
-        return RowPlace(self, row if self.chosen is None else int(self.chosen[row]))
+    def place(self, row: int) -> str:
+        """Return where a row, from 0, stands, such as `file:line`."""
+        number = row + 1 if self.numbers is None else self.numbers[row]
+        return f"{self.name}:{number}" if self.has_lines else f"{self.name}, row {number} (counted from 1)"
 
+    def made_into(self, rows: Dataset, places: NDArray[np.int64]) -> Table:
+        """Return other rows, each of which was made of the row of this table at one of the places, from 0."""
+        return replace(self, rows=rows, numbers=places + 1 if self.numbers is None else self.numbers[places])
 
-class RowPlace(NamedTuple):
-    """A row of a source, which its text names."""
-
-    origin: Origin
-    row: int
-
-    def __str__(self) -> str:
-        """Return `file:line`, or the number of the row where the source has no lines."""
-        name, lines = self.origin.name, self.origin.lines
-        if lines is None:
-            return f"{name}, row {self.row + 1} (counted from 1)"
-        return f"{name}:{lines[self.row]}"
-
-
-class Table(NamedTuple):
-    """Rows with the columns of their source, and where they stand in it."""
-
-    rows: Dataset
-    origin: Origin
+    def select(self, places: NDArray[np.int64]) -> Table:
+        """Return the rows at some places, from 0."""
+        return self.made_into(self.rows.select(places), places)
 
 
 class TextColumn(Sequence[str]):
@@ -184,7 +175,7 @@ def named_tables(name: str, loaded: Mapping[str, Dataset]) -> dict[str, Table]:
     for split, rows in loaded.items():
         if (known := split_name(split)) in found:
             raise DataError(f"{name}: {sorted(loaded)} hold the split {known!r} twice")
-        found[known] = Table(rows, Origin(f"{name} [{split}]"))
+        found[known] = Table(rows, f"{name} [{split}]")
     return found
 
 
@@ -291,10 +282,10 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             known.
     """
     if READERS[ending(path)] == "parquet":
-        return Table(_rows_of_parquet(path), Origin(str(path)))
+        return Table(_rows_of_parquet(path), str(path))
     if _is_whole(path):
         objects = _whole_objects(path)
-        return Table(rows_in_cache(path, "", lambda: objects), Origin(str(path)))
+        return Table(rows_in_cache(path, "", lambda: objects), str(path))
     form = text_form(path, headers, options, find_encoding(path, options))
     lines = np.fromiter((line for line, _ in good_records(path, form, faults)), np.int64)
     if not len(lines):
@@ -311,7 +302,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
         )
     note_escapes(path, form, faults)
     note_guesses(path, form, options, faults)
-    return Table(rows, Origin(str(path), lines, headerless=form.headerless))
+    return Table(rows, str(path), lines, True, form.headerless)
 
 
 def _rows_of_parquet(path: Path) -> Dataset:
@@ -378,7 +369,7 @@ def _whole_objects(path: Path) -> list[dict[str, Any]]:
         try:
             check_object(record)
         except BadRow as error:
-            raise DataError(f"{RowPlace(Origin(str(path)), row)}: {error}") from error
+            raise DataError(f"{path}, row {row + 1} (counted from 1): {error}") from error
     if len(found) == 1 and not content.lstrip().startswith("[") and not _is_row(found[0]):
         raise DataError(
             f"{path} holds one JSON object, which is no row: expected an array of rows, as pandas writes "

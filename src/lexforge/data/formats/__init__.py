@@ -5,10 +5,8 @@ A format is a module with the functions of `Format`. To add one, write its modul
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import merge
-from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +17,9 @@ from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
 from lexforge.data.lines import excerpt
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.data.tables import RowPlace, Table, class_lists, class_names
+from lexforge.data.splits import split_of_row
+from lexforge.data.tables import Table, class_lists, class_names
+from lexforge.data.text_tables import SPLIT, usual_column
 from lexforge.settings import SourceOptions, TableOptions
 
 
@@ -213,25 +213,21 @@ def read_records(
     """
     found = detect(source, OF_ROWS)
     refuse_unread_form(source, found, options)
-    tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
-
-    def records(split: str, table: Table) -> Iterator[tuple[RowPlace, str, dict[str, Any]]]:
-        for row, record in enumerate(table.rows):
-            yield table.origin.place(row), split, record
-
-    # The rows of one file may be divided into several tables.
-    for _, parts in groupby(tables.items(), lambda part: part[1].origin.name):
-        divided = list(parts)
-        _, (first, origin) = divided[0]
+    tables: Iterable[tuple[str | None, Table]] = (
+        hub.tables(source).items() if found is hub else rows.undivided(source, headers, options, faults)
+    )
+    for split, table in tables:
         # No line of the file has those names.
-        if origin.headerless and {*first.column_names}.isdisjoint(headers):
+        if table.headerless and {*table.rows.column_names}.isdisjoint(headers):
             raise DataError(
-                f"{origin.name}:1: expected the names of the columns, such as "
+                f"{table.name}:1: expected the names of the columns, such as "
                 f"{list(dict.fromkeys(headers))}, or others that an option names; received "
-                f"{excerpt(list(first[0].values()))}"
+                f"{excerpt(list(table.rows[0].values()))}"
             )
-        classes = class_lists(first.features)
-        for place, split, record in merge(*starmap(records, divided), key=lambda found: found[0].row):
+        classes = class_lists(table.rows.features)
+        column = usual_column(SPLIT, table.rows.column_names) if split is None else None
+        for row, record in enumerate(table.rows):
             faults.rows += 1
-            with faults.reading(place):
-                yield place, split, record | class_names(record, classes)
+            named = split or split_of_row(record.pop(column) if column else None)
+            with faults.reading(place := table.place(row)):
+                yield place, named, record | class_names(record, classes)

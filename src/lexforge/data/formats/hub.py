@@ -25,7 +25,7 @@ from lexforge.data.retrieval_data import (
     join_titles,
 )
 from lexforge.data.splits import TRAIN
-from lexforge.data.tables import Origin, Table, load_by_datasets, named_tables
+from lexforge.data.tables import Table, load_by_datasets, named_tables
 from lexforge.settings import SourceOptions
 
 NAME = "hf:organisation/name or hf:organisation/name:configuration"
@@ -119,7 +119,7 @@ def _beir_layout(path: str, configurations: Sequence[str], faults: Faults) -> Re
     judged: dict[str, Qrels] = {}
     for split, table in named_tables(source, loaded).items():
         judged[split] = collect_judgements(
-            table.origin.name,
+            table.name,
             _grades(table, faults),
             texts["corpus"],
             texts["queries"],
@@ -133,9 +133,9 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, s
     """Yield (where it stands, id, title, text) for each document or query."""
     if len(loaded) != 1:
         raise DataError(f"{source}: expected one split of texts; received {list(loaded)}")
-    origin = Origin(source)
-    for row, record in enumerate(next(iter(loaded.values()))):
-        where = origin.place(row)
+    table = Table(next(iter(loaded.values())), source)
+    for row, record in enumerate(table.rows):
+        where = table.place(row)
         for field in ("_id", "text"):
             if field not in record:
                 raise DataError(f"{source}: expected a column {field!r}; received {sorted(record)}")
@@ -144,13 +144,12 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, s
 
 def _grades(table: Table, faults: Faults) -> Iterator[tuple[object, str, str, int]]:
     """Yield (where it stands, query id, document id, grade) for each judgement; wrong grades are counted."""
-    rows, origin = table
-    for row, record in enumerate(rows):
+    for row, record in enumerate(table.rows):
         if not {"query-id", "corpus-id"} <= record.keys():
             raise DataError(
-                f"{origin.name}: expected the columns query-id and corpus-id; received {sorted(record)}"
+                f"{table.name}: expected the columns query-id and corpus-id; received {sorted(record)}"
             )
-        where = origin.place(row)
+        where = table.place(row)
         query, document = (_identifier(where, record[name]) for name in ("query-id", "corpus-id"))
         try:
             grade = check_grade(None, record.get("score", 1))

@@ -24,7 +24,6 @@ from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import (
-    Origin,
     Table,
     TextColumn,
     first_columns,
@@ -68,17 +67,32 @@ def matches(source: str) -> bool:
 
 
 def tables(source: str, headers: Sequence[str], options: TableOptions, faults: Faults) -> dict[str, Table]:
+    """Open the tables of a source, divided into splits; see `undivided`.
+
+    Returns:
+        Split -> table; `validation` is called `dev`. A file is the split `train`, unless it has a column
+        `split`.
+    """
+    found: dict[str, Table] = {}
+    for split, table in undivided(source, headers, options, faults):
+        found |= _by_split_column(table) if split is None else {split: table}
+    return found
+
+
+def undivided(
+    source: str, headers: Sequence[str], options: TableOptions, faults: Faults
+) -> list[tuple[str | None, Table]]:
     """Open the tables of a source.
 
     Args:
-        source: What `matches` accepts. A file is the split `train`, unless it has a column `split`. In a
-            folder the name of a file begins with that of its split: train, dev or validation, test.
+        source: What `matches` accepts. In a folder the name of a file begins with that of its split: train,
+            dev or validation, test.
         headers: Column names that count as a header in a .tsv file, as for `lexforge.data.tables.read_table`.
         options: The delimiter and the encoding of text files, where the user names them.
         faults: Counts the lines that cannot be read.
 
     Returns:
-        Split -> table; `validation` is called `dev`.
+        Split and table; None stands for the splits that a column may name.
 
     Raises:
         DataError: If `datasets` cannot read the source, or if it holds no row. The message names the line
@@ -86,7 +100,7 @@ def tables(source: str, headers: Sequence[str], options: TableOptions, faults: F
     """
     path = Path(source)
     if not path.is_dir():
-        return _by_split_column(read_table(path, headers, options, faults))
+        return [(None, read_table(path, headers, options, faults))]
     if not _is_saved(path):
         files = _files_by_split(path)
         found = {split: read_table(file, headers, options, faults) for split, file in files.items()}
@@ -96,13 +110,13 @@ def tables(source: str, headers: Sequence[str], options: TableOptions, faults: F
             faults.note(f"{source}: tables that are not read, {why}: {counted(unread)}")
         for split, table in found.items():
             _refuse_other_split(split, table)
-        return found
+        return [*found.items()]
     import datasets
 
     loaded = load_by_datasets(source, datasets.load_from_disk, source)
     if isinstance(loaded, dict):
-        return named_tables(source, loaded)
-    return _by_split_column(Table(loaded, Origin(source)))
+        return [*named_tables(source, loaded).items()]
+    return [(None, Table(loaded, source))]
 
 
 def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> PairData:
@@ -210,11 +224,12 @@ def _with_names(found: Mapping[str, Table], faults: Faults) -> dict[str, Table]:
     and stands there once. The columns of others are taken as in training.
     """
     named = dict(found)
-    for split, (rows, origin) in found.items():
-        two = origin.headerless and len(found) == 1 and rows.num_columns == 2
-        if two and _are_ids(TextColumn(rows, ANCHOR)):
-            faults.note(f"{origin.name} has no header: its columns were taken for ids and texts")
-            named[split] = Table(rows.rename_columns({ANCHOR: "id", POSITIVE: "text"}), origin)
+    for split, table in found.items():
+        two = table.headerless and len(found) == 1 and table.rows.num_columns == 2
+        if two and _are_ids(TextColumn(table.rows, ANCHOR)):
+            faults.note(f"{table.name} has no header: its columns were taken for ids and texts")
+            columns = {ANCHOR: "id", POSITIVE: "text"}
+            named[split] = replace(table, rows=table.rows.rename_columns(columns))
     return named
 
 
@@ -239,7 +254,7 @@ def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
         return False
     if {*_TEXTS}.isdisjoint(map(usual_name, names)) and options.query_column is None:
         raise DataError(
-            f"{next(iter(found.values())).origin.place(0)}: expected a column of documents, named one of "
+            f"{next(iter(found.values())).place(0)}: expected a column of documents, named one of "
             f"{list(_TEXTS)} (with {list(_PARTS['id'])} and {list(_PARTS['title'])} beside it, if there are "
             f"ids and titles), or one of queries, named one of {list(ALIASES[ANCHOR])}; received the columns "
             f"{list(dict.fromkeys(names))}"
@@ -252,16 +267,16 @@ def _documents(
 ) -> Iterator[tuple[object, str | int, str, str]]:
     """Yield where each row stands, its id (or its number, from 1), its title if it has one, and its text."""
     number, known = 0, set[str]()
-    for rows, origin in found.values():
-        names = {usual_name(name): name for name in reversed(rows.column_names)}
+    for table in found.values():
+        names = {usual_name(name): name for name in reversed(table.rows.column_names)}
         usual = {part: [names[name] for name in _PARTS[part] if name in names] for part in _PARTS}
         columns = {part: there[0] for part, there in usual.items() if there}
-        if unread := [name for name in rows.column_names if name not in columns.values()]:
-            faults.note(f"{origin.name}: columns that are not read: {counted(unread)}")
-        for place, row in enumerate(rows.select_columns(list(columns.values()))):
+        if unread := [name for name in table.rows.column_names if name not in columns.values()]:
+            faults.note(f"{table.name}: columns that are not read: {counted(unread)}")
+        for place, row in enumerate(table.rows.select_columns(list(columns.values()))):
             number += 1
             faults.rows += 1
-            where = origin.place(place)
+            where = table.place(place)
             cells = {part: row[name] for part, name in columns.items() if not is_missing(row[name])}
             texts = {part: cells.get(part, "") for part in ("title", "text")}
             with faults.reading(where):
@@ -323,26 +338,23 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
 
 def _refuse_other_split(split: str, table: Table) -> None:
     """Refuse a row of a file in a folder whose column `split` contradicts the name of the file."""
-    rows, origin = table
-    column = usual_column(SPLIT, rows.column_names)
-    for place, cell in enumerate(() if column is None else rows[column]):
+    column = usual_column(SPLIT, table.rows.column_names)
+    for place, cell in enumerate(() if column is None else table.rows[column]):
         named = split_of_row(cell)
         if cell and named in {TRAIN, DEV, TEST} - {split}:
             raise DataError(
-                f"{origin.place(place)}: the row names the split {named!r}, and its file {split!r}; "
+                f"{table.place(place)}: the row names the split {named!r}, and its file {split!r}; "
                 "give the file itself, whose column then counts, or leave the column out"
             )
 
 
 def _by_split_column(table: Table) -> dict[str, Table]:
     """Return the rows by the value of their column `split`; without it they are the split `train`."""
-    rows, origin = table
-    column = usual_column(SPLIT, rows.column_names)
+    column = usual_column(SPLIT, table.rows.column_names)
     if column is None:
         return {TRAIN: table}
-    values = np.array([split_of_row(value) for value in rows[column]])
-    found = {}
-    for split in dict.fromkeys(values.tolist()):
-        chosen = np.flatnonzero(values == split)
-        found[str(split)] = Table(rows.select(chosen).remove_columns(column), replace(origin, chosen=chosen))
-    return found
+    values = np.array([split_of_row(value) for value in table.rows[column]])
+    others = replace(table, rows=table.rows.remove_columns(column))
+    return {
+        str(split): others.select(np.flatnonzero(values == split)) for split in dict.fromkeys(values.tolist())
+    }
