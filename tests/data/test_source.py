@@ -19,11 +19,14 @@ from lexforge.data import (
     TrainingData,
     check_source,
     load_documents,
+    load_label_sets,
     load_library,
     load_retrieval_data,
+    load_sts,
     load_training_data,
 )
 from lexforge.data.formats import options_of
+from lexforge.settings import MultiLabelOptions, StsOptions
 
 
 def test_other_queries_are_neither_trained_on_nor_tested() -> None:
@@ -91,6 +94,10 @@ def test_a_column_that_is_named_for_data_without_columns_is_refused(tmp_path: Pa
     ):
         with pytest.raises(ValueError, match=r"--query-column title would be ignored: .* a folder in BEIR"):
             load()
+    with pytest.raises(ValueError, match=r"--score-column title would be ignored: .* docstrings"):
+        load_sts("docstrings", None, StsOptions(score_column="title"))
+    with pytest.raises(ValueError, match=r"--labels-column title would be ignored: .* docstrings"):
+        load_label_sets("docstrings", None, MultiLabelOptions(labels_column="title"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import Any
 from lexforge.common.command_line import refuse_unread
 from lexforge.common.types import DataError
 from lexforge.data.faults import BLANK, BadRow, Faults
-from lexforge.data.formats import OF_ROWS, detect, detect_rows, docstrings, read_records
+from lexforge.data.formats import OF_ROWS, checked_format, detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.formats.rows import id_of, is_missing
 from lexforge.data.lines import counted, excerpt, require_texts, stripped
@@ -213,7 +213,7 @@ def load_texts(
                 faults.told("blank lines, which are left out", f"{source}:{number}")
     else:
         try:
-            detect(source, OF_ROWS)
+            checked_format(source, options, OF_ROWS)
         except (FileNotFoundError, DataError) as error:
             error.add_note("a .txt file with one text per line is taken too")
             raise

@@ -6,7 +6,7 @@ A format is a module with the functions of `Format`. To add one, write its modul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,7 +73,6 @@ class Format(Protocol):
 # folder may hold a README.md.
 FORMATS: tuple[Format, ...] = (docstrings, hub, msmarco, rows, beir, texts)
 OF_ROWS: tuple[Format, ...] = (rows, hub)  # those that labelled texts and scored pairs can have
-COLUMNS = ("query_column", "positive_column", "negative_column", "score_column")
 # The options that say how a file is cut and decoded, each with the files whose readers take it.
 TEXT_FORM = {
     "delimiter": "rows in .csv and .tsv files",
@@ -109,40 +108,34 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     raise DataError(f"{source} {received}; expected {expected}")
 
 
-def checked_format(source: str, options: SourceOptions) -> Format:
+def checked_format(source: str, options: TableOptions, allowed: Collection[Format] = FORMATS) -> Format:
     """Return the format of a source, and refuse the options that nothing reads in it.
 
     Args:
         source: The name that a command line takes.
-        options: Names of columns.
+        options: The form of text files and the names of columns, where the user gives them.
+        allowed: The formats that the caller reads.
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
-        DataError: If the source has no known format.
-        ValueError: If a column is named, and the source is none of rows; or as `refuse_unread_form`.
+        DataError: If the source has none of the allowed formats.
+        ValueError: If a column is named, and the source is none of rows, or if nothing in it is read by the
+            delimiter or the encoding.
     """
-    found = detect(source)
-    refuse_unread_form(source, found, options)
-    if found not in OF_ROWS:
-        refuse_unread(options, COLUMNS, f"rows of texts have columns, and {source} is {found.NAME}")
-    return found
-
-
-def refuse_unread_form(source: str, found: Format, options: TableOptions) -> None:
-    """Refuse a delimiter or an encoding for a source whose files have a form of their own.
-
-    Args:
-        source: The name that a command line takes.
-        found: Its format.
-        options: How its text is to be read.
-
-    Raises:
-        ValueError: If one is given that nothing reads.
-    """
+    found = detect(source, allowed)
     read = _read_form(source, found)
     for name, files in TEXT_FORM.items():
         if name not in read:
             refuse_unread(options, [name], f"it is for {files}, and nothing of {source} is read by it")
+    if found not in OF_ROWS:
+        columns = [name for name in _columns(options) if name != "weight_column"]  # its reader refuses it
+        refuse_unread(options, columns, f"rows of texts have columns, and {source} is {found.NAME}")
+    return found
+
+
+def _columns(options: TableOptions) -> list[str]:
+    """Return the options that name a column."""
+    return [field.name for field in fields(options) if field.name.endswith("_column")]
 
 
 def options_of(
@@ -163,7 +156,7 @@ def options_of(
     """
     read = {name: _read_form(name, detect(name)) for name in (documents, judged) if name is not None}
     elsewhere = set[str]().union({"encoding"} if lines else (), *read.values()) - read[source]
-    columns = (*COLUMNS, "weight_column") if judged is not None and source != judged else ()
+    columns = _columns(options) if judged is not None and source != judged else ()
     unread: dict[str, Any] = dict.fromkeys([*elsewhere, *columns])
     return replace(options, **unread)
 
@@ -180,41 +173,39 @@ def detect_rows(source: str, options: TableOptions) -> Format:
 
     Args:
         source: The name that a command line takes.
-        options: The delimiter and the encoding of text files, where the user names them.
+        options: The form of text files and the names of columns, where the user gives them.
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
         DataError: If the source has another format.
-        ValueError: As `refuse_unread_form`.
+        ValueError: As `checked_format`.
     """
-    found = detect(source, (*OF_ROWS, docstrings))
-    refuse_unread_form(source, found, options)
-    return found
+    return checked_format(source, options, (*OF_ROWS, docstrings))
 
 
 def read_records(
     source: str, headers: Sequence[str], options: TableOptions, faults: Faults
-) -> Iterator[tuple[object, str, dict[str, Any]]]:
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Read the rows of tables one by one, such as labelled texts and scored pairs.
 
     Args:
-        source: Rows of texts, as a file, a folder or on the hub.
+        source: What a format of `OF_ROWS` has.
         headers: Column names that count as a header in a .tsv file.
         options: The delimiter and the encoding of text files, where the user names them.
         faults: Counts the rows, and those lines that cannot be read, which are left out.
 
     Yields:
-        Where the row stands (its text names file and line), its split, and its cells by column. A row without
-        a split is one of train; a cell of a CSV file is a text; a list of `ClassLabel` is one of names. Each
-        row has all columns of its file, and the rows of a file keep their order.
+        Where the row stands, such as `file:line`, its split, and its cells by column. A row without a split
+        is one of train; a cell of a CSV file is a text; a list of `ClassLabel` is one of names. Each row has
+        all columns of its file, and the rows of a file keep their order.
 
     Raises:
-        DataError: If the source has another format, or cannot be read.
+        DataError: If the source cannot be read.
     """
-    found = detect(source, OF_ROWS)
-    refuse_unread_form(source, found, options)
     tables: Iterable[tuple[str | None, Table]] = (
-        hub.tables(source).items() if found is hub else rows.undivided(source, headers, options, faults)
+        hub.tables(source).items()
+        if hub.matches(source)
+        else rows.undivided(source, headers, options, faults)
     )
     for split, table in tables:
         # No line of the file has those names.
