@@ -176,17 +176,14 @@ class PairData:
     def _add_documents(self, split: str, ids: dict[str, str], documents: int | None) -> None:
         """Add the documents of a split, drawn in random order, until there are enough."""
         rows = self.split(split)
-        columns = [name for name in rows.column_names if name not in (ANCHOR, LABEL)]
-        order = np.arange(len(rows))
+        rows = rows.select_columns([name for name in rows.column_names if name not in (ANCHOR, LABEL)])
         if documents is not None:
-            np.random.default_rng(0).shuffle(order)
-        for start in range(0, len(order), 1000):
-            batch = rows.select_columns(columns)[order[start : start + 1000]]
-            for cells in zip(*batch.values(), strict=True):
-                for text in cells:
-                    if documents is not None and len(ids) >= documents:
-                        return
-                    ids.setdefault(text, _id("d", text))
+            rows = rows.select(np.random.default_rng(0).permutation(len(rows)))
+        for record in rows:
+            for text in record.values():
+                if documents is not None and len(ids) >= documents:
+                    return
+                ids.setdefault(text, _id("d", text))
 
     def documents(self) -> TextColumn:
         """Return the positives of train as a sequence that reads them from the disk."""

@@ -270,21 +270,15 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
         )
     import pyarrow.compute
 
-    column = rows.select_columns(lists).with_format("arrow")
-    shortest, longest = 2**31, 0
-    for batch in column.iter(10_000):
-        lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(batch[lists[0]]), 0)
-        filled = pyarrow.compute.filter(lengths, pyarrow.compute.greater(lengths, 0))
-        if len(filled):
-            limits = pyarrow.compute.min_max(filled).as_py()
-            shortest, longest = min(shortest, limits["min"]), max(longest, limits["max"])
-    if not longest:
-        return 0
-    if shortest < longest:
+    lengths: set[int | None] = set()
+    for batch in rows.select_columns(lists).with_format("arrow").iter(10_000):
+        lengths.update(pyarrow.compute.list_value_length(batch[lists[0]]).to_pylist())
+    found = sorted(length for length in lengths if length)
+    if len(found) > 1:
         logger.info(
-            "%s: each row keeps its first %d negatives; the lists hold up to %d", where, shortest, longest
+            "%s: each row keeps its first %d negatives; the lists hold up to %d", where, found[0], found[-1]
         )
-    return shortest
+    return found[0] if found else 0
 
 
 def _refuse_other_labels(where: str, rows: Dataset, roles: Roles, width: int, *, named: bool) -> None:
