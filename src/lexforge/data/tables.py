@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -137,7 +136,7 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
     try:
         if reader == "csv":
             form = text_form(path, headers, options, TextForm(options.codec or UTF_8))
-            if next(islice(text_records(path, form), form.above, None), None) is None:
+            if next(text_records(path, form), None) is None:
                 raise DataError(f"{path} holds no row")
             return list(form.header)
         # Where bad rows are left out, the first line may be one of them, and tells nothing.
@@ -291,9 +290,8 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
     if not len(lines):
         faults.refuse_nothing_left()
 
-    def records() -> Iterator[Mapping[str, Any]]:
-        for _, record in good_records(path, form, Faults(str(path))):
-            yield record if isinstance(record, dict) else dict(zip(form.header, record, strict=True))
+    def records() -> Iterator[dict[str, Any]]:
+        return (record for _, record in good_records(path, form, Faults(str(path))))
 
     rows = rows_in_cache(path, repr(form), records, form.header)
     if len(rows) != len(lines):  # the file was changed, and has its old size and time

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -66,7 +66,7 @@ class TextForm(NamedTuple):
         delimiter: What stands between cells; "" for JSON lines and plain text.
         quoted: Whether cells may stand in quotation marks, as they do not in a .tsv file.
         header: The columns; none for JSON lines.
-        above: Number of records above the first row: 1 where one names the columns.
+        headerless: Whether no line of a table names its columns.
     """
 
     encoding: str = UTF_8
@@ -74,12 +74,7 @@ class TextForm(NamedTuple):
     delimiter: str = ""
     quoted: bool = True
     header: tuple[str, ...] = ()
-    above: int = 0
-
-    @property
-    def headerless(self) -> bool:
-        """Whether no line of a table names its columns."""
-        return bool(self.delimiter) and not self.above
+    headerless: bool = False
 
 
 @lru_cache(maxsize=1024)  # the names of JSON lines are asked for again in each line
@@ -151,12 +146,12 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, form: T
     header = tuple(_cells(where, first, form))
     known = {*header, *map(usual_name, header)} & {*headers, SPLIT}
     if tabs and 2 <= len(header) <= 3 and not known:
-        return form._replace(header=_HEADERLESS[: len(header)])
+        return form._replace(header=_HEADERLESS[: len(header)], headerless=True)
     if repeated := [name for name, number in Counter(header).items() if name and number > 1]:
         raise DataError(f"{where}: the name of a column stands there twice: {repeated[0]!r}")
     # pandas writes its index under no name, and a delimiter at the end of the lines makes such a column too.
     named = tuple(name or f"unnamed_{place}" for place, name in enumerate(header))
-    return form._replace(header=named, above=1)
+    return form._replace(header=named)
 
 
 def _cells(where: str, line: str, form: TextForm) -> list[str]:
@@ -235,14 +230,15 @@ def find_encoding(path: Path, options: TableOptions) -> TextForm:
 def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the first line of each record of a text file, and its cells (CSV) or its text (JSON lines).
 
-    Blank lines are left out.
+    Blank lines are left out, and so is the line that names the columns.
     """
     lines = _lines(path, form.encoding)
     if READERS[ending(path)] == "json":
         yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         return
     kept = (_LONE_RETURN.sub(_RETURN, each) for each in lines)
-    for line, found in _csv_records(chain(kept, [_END]), form):
+    records = _csv_records(chain(kept, [_END]), form)
+    for line, found in islice(records, 0 if form.headerless else 1, None):
         cells = [cell.replace(_RETURN, "\r") for cell in found]
         is_blank = not cells or (len(cells) == 1 and cells[0].isspace())  # "" in marks is a cell
         if cells != [_END] and not is_blank:
@@ -307,9 +303,7 @@ def note_escapes(path: Path, form: TextForm, faults: Faults) -> None:
         )
 
 
-def good_records(
-    path: Path, form: TextForm, faults: Faults
-) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
+def good_records(path: Path, form: TextForm, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records that can be read, and count the others.
 
     Args:
@@ -319,9 +313,9 @@ def good_records(
             pair, have more cells than there are columns, or begin a quoted cell that never ends.
 
     Yields:
-        The first line of the record, and its cells (CSV, as many as there are columns) or its object.
+        The first line of the record, and its cells by column; those that a line of CSV leaves out are "".
     """
-    for line, record in islice(text_records(path, form), form.above, None):
+    for line, record in text_records(path, form):
         try:
             found = _checked(record, form)
         except BadRow as error:
@@ -331,8 +325,8 @@ def good_records(
             yield line, found
 
 
-def _checked(record: list[str] | str, form: TextForm) -> list[str] | dict[str, Any]:
-    """Return the cells or the object of a record that can be read."""
+def _checked(record: list[str] | str, form: TextForm) -> dict[str, Any]:
+    """Return the cells of a record that can be read, by column."""
     for cell in [record] if isinstance(record, str) else record:
         _check_decoded(cell, form)
     if isinstance(record, str):
@@ -350,7 +344,7 @@ def _checked(record: list[str] | str, form: TextForm) -> list[str] | dict[str, A
     if len(record) > width:
         message = f"expected {width} cells, as in the first line; received {excerpt(record)}"
         raise BadRow("more cells than columns", message)
-    return record + [""] * (width - len(record))
+    return dict(zip_longest(form.header, record, fillvalue=""))
 
 
 def check_object(record: Any) -> None:
