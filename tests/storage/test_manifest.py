@@ -80,13 +80,13 @@ def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
     names = ["한국", "a\nb", "\ud800", '"']
     write_ids(tmp_path, names)
     ids = read_ids(tmp_path)
-    assert [list(ids.names), [ids.names[place] for place in range(4)]] == [names, names]
+    assert [list(ids), [ids[place] for place in range(4)]] == [names, names]
     with pytest.raises(IndexError):
-        ids.names[4]
-    assert ids.position("\ud800") == 2
+        ids[4]
+    assert ids.positions["\ud800"] == 2
     ids.extend(["b"])
-    assert list(ids.names) == [*names, "b"]
-    assert ids.position("b") == 4
+    assert list(ids) == [*names, "b"]
+    assert ids.positions["b"] == 4
 
 
 @pytest.mark.parametrize("ends", [[1, 1], [2, 1], [1], [1, 3], [-1, 2], [0, 2]])

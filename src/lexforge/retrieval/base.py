@@ -121,31 +121,26 @@ def check_k(k: SupportsIndex) -> int:
     return number
 
 
-class StoredNames:
-    """The ids of documents in files that are memory-mapped: processes share them, and none is read at first.
+class DocumentIds:
+    """The ids of an index's documents, in the order of their positions; every id occurs once.
 
-    Args:
-        text: `[B] uint8`, the ids in UTF-8, one after the other.
-        ends: `[N] int64`, where each id ends.
-
-    Raises:
-        ValueError: If the ends do not ascend to the end of the text.
+    Those that `read_ids` reads stay in memory-mapped files: processes share them, and none is read at first.
     """
 
-    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        if (ends.dtype, ends.ndim, text.dtype, text.ndim) != (np.int64, 1, np.uint8, 1):
-            raise ValueError(f"the ids must be bytes and their ends; received {text.dtype} and {ends.dtype}")
-        starts = np.append(0, ends)
-        if (starts[1:] <= starts[:-1]).any() or starts[-1] != len(text):
-            raise ValueError(f"the ids must have a character each and end at {len(text)}, and do not")
-        self._text, self._ends = text, ends
+    def __init__(self) -> None:
+        self._text: NDArray[np.uint8] = np.empty(0, np.uint8)  # stored ids in UTF-8, one after the other
+        self._ends: NDArray[np.int64] = np.empty(0, np.int64)  # where each of them ends
+        self._added: list[str] = []
+        self._positions: dict[str, int] | None = None
 
     def __len__(self) -> int:
-        """Return the number of ids."""
-        return len(self._ends)
+        """Return the number of documents."""
+        return len(self._ends) + len(self._added)
 
     def __getitem__(self, position: int) -> str:
         """Return the id at a position."""
+        if position >= len(self._ends):
+            return self._added[position - len(self._ends)]
         start = self._ends[position - 1] if position else 0
         return self._text[start : self._ends[position]].tobytes().decode("utf-8", "surrogatepass")
 
@@ -155,56 +150,20 @@ class StoredNames:
         for end in self._ends.tolist():
             yield text[start:end].decode("utf-8", "surrogatepass")
             start = end
+        yield from self._added
 
-
-class DocumentIds:
-    """The ids of an index's documents, in the order of their positions; every id occurs once.
-
-    Args:
-        names: Distinct ids, as they were stored; None for an index without documents.
-    """
-
-    def __init__(self, names: StoredNames | None = None) -> None:
-        self.names: list[str] | StoredNames = [] if names is None else names
-        self._known: dict[str, int] | None = None  # id -> position, once it is needed
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self.names)
-
-    def position(self, name: str) -> int:
-        """Return the position of a document.
-
-        Raises:
-            KeyError: If there is none of that id.
-        """
-        return self._positions()[name]
-
-    def _positions(self) -> dict[str, int]:
-        if self._known is None:
-            self._known = {name: position for position, name in enumerate(self.names)}
-        return self._known
-
-    def check(self, names: list[str], rows: int) -> None:
-        """Refuse ids that are not one distinct, new string per document; this changes nothing.
-
-        Args:
-            names: The ids of the documents to add.
-            rows: The number of documents to add.
-
-        Raises:
-            ValueError: If the number of ids is not `rows`, or an id is not a string, is empty, occurs twice
-                or is in the index already.
-        """
-        check_ids(names, rows, self._positions())
+    @property
+    def positions(self) -> dict[str, int]:
+        """The position of each id; reads all ids when it is first asked for."""
+        if self._positions is None:
+            self._positions = {name: position for position, name in enumerate(self)}
+        return self._positions
 
     def extend(self, names: list[str]) -> None:
-        """Append ids that `check` has accepted, once their documents are in the index."""
+        """Append ids that `check_ids` has accepted, once their documents are in the index."""
         first = len(self)
-        self._positions().update(zip(names, range(first, first + len(names)), strict=True))
-        if isinstance(self.names, StoredNames):
-            self.names = list(self.names)
-        self.names.extend(names)
+        self.positions.update(zip(names, range(first, first + len(names)), strict=True))
+        self._added.extend(names)
 
     def hits(
         self, positions: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
@@ -221,9 +180,9 @@ class DocumentIds:
         """
         lengths = counts.tolist()
         rows = [row[:length] for row, length in zip(positions, lengths, strict=True)]
-        names: list[str] | StoredNames | dict[int, str] = self.names
-        if isinstance(names, StoredNames) and rows:  # each is read once, however many queries found it
-            names = {position: names[position] for position in np.unique(np.concatenate(rows)).tolist()}
+        names: list[str] | dict[int, str] = self._added
+        if len(self._ends) and rows:  # a stored id is read once, however many queries found it
+            names = {position: self[position] for position in np.unique(np.concatenate(rows)).tolist()}
         return Hits(
             [[names[position] for position in row.tolist()] for row in rows],
             [row[:length] for row, length in zip(scores, lengths, strict=True)],
@@ -297,7 +256,7 @@ def complete_ties(
 
 
 def write_ids(directory: Path, names: Iterable[str]) -> None:
-    """Write the ids of an index's documents, in the order of their positions, as `StoredNames` reads them."""
+    """Write the ids of an index's documents, in the order of their positions, as `read_ids` reads them."""
     texts = [name.encode("utf-8", "surrogatepass") for name in names]
     ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
     np.save(directory / "ids.npy", np.frombuffer(b"".join(texts), np.uint8), allow_pickle=False)
@@ -311,4 +270,11 @@ def read_ids(directory: Path) -> DocumentIds:
         ValueError: If the files do not fit each other.
     """
     text, ends = (np.asarray(np.load(directory / name, mmap_mode="r")) for name in ("ids.npy", "id_ends.npy"))
-    return DocumentIds(StoredNames(text, ends))
+    if (ends.dtype, ends.ndim, text.dtype, text.ndim) != (np.int64, 1, np.uint8, 1):
+        raise ValueError(f"the ids must be bytes and their ends; received {text.dtype} and {ends.dtype}")
+    starts = np.append(0, ends)
+    if (starts[1:] <= starts[:-1]).any() or starts[-1] != len(text):
+        raise ValueError(f"the ids must have a character each and end at {len(text)}, and do not")
+    ids = DocumentIds()
+    ids._text, ids._ends = text, ends
+    return ids

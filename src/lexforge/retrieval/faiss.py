@@ -18,6 +18,7 @@ from lexforge.retrieval.base import (
     DocumentIds,
     Hits,
     RankedPositions,
+    check_ids,
     check_k,
     complete_ties,
     read_ids,
@@ -108,7 +109,7 @@ class FaissIndex:
                 id is in the index already.
         """
         vectors = dense_vectors(documents, "documents", self.width, self.similarity)
-        self._ids.check(ids, len(vectors))
+        check_ids(ids, len(vectors), self._ids.positions)
         if not self._index.is_trained:
             if len(vectors) < self._index.nlist:
                 raise ValueError(
@@ -166,7 +167,7 @@ class FaissIndex:
             found: NDArray[np.float32] = self._index.reconstruct_n(0, len(self))
         else:
             found = self._index.reconstruct_batch(
-                np.array([self._ids.position(name) for name in ids], np.int64)
+                np.array([self._ids.positions[name] for name in ids], np.int64)
             )
         return found
 
@@ -189,7 +190,7 @@ class FaissIndex:
             with (path / "index.faiss").open("wb") as file:
                 writer = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined] # the stubs lack it
                 faiss.write_index(self._index, writer)
-            write_ids(path, self._ids.names)
+            write_ids(path, self._ids)
             write_manifest(path, FORMAT, fields)
 
     @classmethod
@@ -235,7 +236,7 @@ class FaissIndex:
     @property
     def ids(self) -> list[str]:
         """The ids of the documents, in the order of their positions."""
-        return list(self._ids.names)
+        return list(self._ids)
 
     @property
     def nbytes(self) -> int:

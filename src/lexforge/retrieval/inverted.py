@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -29,7 +30,7 @@ from lexforge.kernels.postings_layout import (
     join_postings,
     of_arrays,
 )
-from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
+from lexforge.retrieval.base import DocumentIds, Hits, check_ids, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import SparseMatrix, sparse_vectors, sparse_width
 from lexforge.storage.files import new_directory
 from lexforge.storage.manifest import read_manifest, write_manifest
@@ -121,7 +122,7 @@ class InvertedIndex:
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
         with _CHANGING:
-            self._ids.check(ids, vectors.shape[0])
+            check_ids(ids, vectors.shape[0], self._ids.positions)
             # The number of the first documents decides how large the blocks are.
             before = self._parts if len(self) else []
             segments = list(segments_of(vectors, before[0].block_size if before else None))
@@ -163,7 +164,7 @@ class InvertedIndex:
             KeyError: If the index has no document of an id.
         """
         postings = self.postings()
-        places = None if ids is None else np.array([self._ids.position(name) for name in ids], np.int64)
+        places = None if ids is None else np.array([self._ids.positions[name] for name in ids], np.int64)
         return documents_of(postings, places)
 
     def save(self, directory: str | Path) -> None:
@@ -182,7 +183,7 @@ class InvertedIndex:
             with PostingsFiles(path) as files:
                 for part in parts:
                     files.add(part)
-            self._write_rest(path, list(self._ids.names)[:documents], parts[0].block_size)
+            self._write_rest(path, islice(self._ids, documents), parts[0].block_size)
 
     @classmethod
     def write(
@@ -216,7 +217,7 @@ class InvertedIndex:
                 writing = deque([writer.submit(files.add, index._parts[0]._replace(block_size=block_size))])
                 for matrix, ids in blocks:
                     vectors = sparse_vectors(matrix, "documents", num_terms, index.similarity)
-                    index._ids.check(ids, vectors.shape[0])
+                    check_ids(ids, vectors.shape[0], index._ids.positions)
                     for segment in segments_of(vectors, block_size):
                         if len(writing) == SEGMENTS_AHEAD:
                             writing.popleft().result()
@@ -224,7 +225,7 @@ class InvertedIndex:
                     index._ids.extend(ids)
                 for one in writing:
                     one.result()
-            index._write_rest(path, index._ids.names, block_size)
+            index._write_rest(path, index._ids, block_size)
 
     def _write_rest(self, path: Path, names: Iterable[str], block_size: int) -> None:
         """Write what a saved index has beside its postings."""
@@ -270,7 +271,7 @@ class InvertedIndex:
     @property
     def ids(self) -> list[str]:
         """The ids of the documents, in the order of their positions."""
-        return list(self._ids.names)
+        return list(self._ids)
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,7 @@ from lexforge.retrieval.base import (
     DocumentIds,
     Hits,
     RankedPositions,
+    check_ids,
     check_k,
     complete_ties,
     read_ids,
@@ -153,7 +154,7 @@ class ServerIndex(ABC):
                 collection, an id is in the index already, or another index has added documents.
         """
         vectors, vector_type, width = self._checked(documents, "documents")
-        self._ids.check(ids, vectors.shape[0])
+        check_ids(ids, vectors.shape[0], self._ids.positions)
         if self._vector_type is None:
             self._create(vector_type, width)
             self._vector_type, self._width = vector_type, width
@@ -210,7 +211,7 @@ class ServerIndex(ABC):
         uri = self.uri if local is None else os.path.relpath(local, Path(directory).resolve())
         fields = {"uri": uri, "local": local is not None, "collection": self.collection}
         with new_directory(directory) as path:
-            write_ids(path, self._ids.names)
+            write_ids(path, self._ids)
             write_manifest(path, self.format, fields)
 
     @classmethod
@@ -252,7 +253,7 @@ class ServerIndex(ABC):
                 f"{directory} names {saved}: pass uri (--uri) if that is the right server"
             )
         index = cls(saved if uri is None else uri, collection, token=token)
-        if list(index._ids.names) != list(ids.names):
+        if list(index._ids) != list(ids):
             index.close()
             raise ValueError(
                 f"{index.where} must hold the {len(ids)} documents that {directory} names; it holds "
@@ -275,7 +276,7 @@ class ServerIndex(ABC):
     @property
     def ids(self) -> list[str]:
         """The ids of the documents, in the order of their positions."""
-        return list(self._ids.names)
+        return list(self._ids)
 
     @property
     def nbytes(self) -> int:
