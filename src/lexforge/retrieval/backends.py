@@ -23,7 +23,7 @@ class Backend:
     """What a name of `IndexName` stands for.
 
     Args:
-        index: The class, which follows the protocol `Index`.
+        index: The class.
         holds: The types of vectors that it can hold.
         settings: Arguments of its `build` that belong to the name, such as the layout.
     """

@@ -1,12 +1,13 @@
-"""What every index promises: the protocol, its result, and the checks that all indexes share."""
+"""What every index promises: its base class, its result, and the checks that all indexes share."""
 
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,45 +68,6 @@ class Hits:
                 strict.append(float(ceiling))
             run[query] = dict(zip(documents, strict, strict=True))
         return run
-
-
-class Index(Protocol):
-    """Exact or approximate search for the documents of highest similarity to a query.
-
-    Vectors are scipy CSR matrices for sparse indexes and `float32` arrays for dense ones, `[rows, width]`.
-    The similarity is the dot product or the cosine; for the cosine the index normalises documents and queries
-    itself.
-    """
-
-    similarity: Similarity
-
-    @classmethod
-    def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:
-        """Return an index of the documents; `ids` holds one distinct id per row."""
-
-    def add(self, documents: Any, ids: list[str]) -> None:
-        """Append documents; their positions continue after the last one."""
-
-    def search(self, queries: Any, k: int) -> Hits:
-        """Find the `k` best documents of each query, or all documents if there are fewer."""
-
-    def save(self, directory: str | Path) -> None:
-        """Write the index to a new or empty directory."""
-
-    @classmethod
-    def load(cls, directory: str | Path, verify: bool = False, *args: Any, **kwargs: Any) -> Index:
-        """Read what `save` wrote and refuse what is damaged or foreign; `verify` compares every checksum."""
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the documents, in the order of their positions."""
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of the index, without the document ids."""
 
 
 def check_k(k: SupportsIndex) -> int:
@@ -187,6 +149,54 @@ class DocumentIds:
             [[names[position] for position in row.tolist()] for row in rows],
             [row[:length] for row, length in zip(scores, lengths, strict=True)],
         )
+
+
+class Index(ABC):
+    """Exact or approximate search for the documents of highest similarity to a query.
+
+    Vectors are scipy CSR matrices for sparse indexes and `float32` arrays for dense ones, `[rows, width]`.
+    The similarity is the dot product or the cosine; for the cosine the index normalises documents and queries
+    itself.
+    """
+
+    similarity: Similarity
+    _ids: DocumentIds
+
+    @classmethod
+    @abstractmethod
+    def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:
+        """Return an index of the documents; `ids` holds one distinct id per row."""
+
+    @abstractmethod
+    def add(self, documents: Any, ids: list[str]) -> None:
+        """Append documents; their positions continue after the last one."""
+
+    @abstractmethod
+    def search(self, queries: Any, k: SupportsIndex) -> Hits:
+        """Find the `k` best documents of each query, or all documents if there are fewer."""
+
+    @abstractmethod
+    def save(self, directory: str | Path) -> None:
+        """Write the index to a new or empty directory."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, directory: str | Path, verify: bool = False, *args: Any, **kwargs: Any) -> Index:
+        """Read what `save` wrote and refuse what is damaged or foreign; `verify` compares every checksum."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The number of bytes of the index, without the document ids."""
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self._ids)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the documents, in the order of their positions."""
+        return list(self._ids)
 
 
 def check_ids(ids: list[str], rows: int, known: Container[str]) -> None:

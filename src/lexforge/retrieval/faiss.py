@@ -17,6 +17,7 @@ from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import (
     DocumentIds,
     Hits,
+    Index,
     RankedPositions,
     check_ids,
     check_k,
@@ -31,7 +32,7 @@ from lexforge.storage.manifest import read_manifest, write_manifest
 FORMAT = "lexforge-faiss-index"
 
 
-class FaissIndex:
+class FaissIndex(Index):
     """Search for the k best dense vectors by inner product or cosine.
 
     Documents of equal score stand in the order of their positions. A flat search finds exactly the k best,
@@ -228,15 +229,6 @@ class FaissIndex:
                 f"the other files say {len(index)} of width {index.width}"
             )
         return index
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self._ids)
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the documents, in the order of their positions."""
-        return list(self._ids)
 
     @property
     def nbytes(self) -> int:

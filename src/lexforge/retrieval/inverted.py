@@ -30,7 +30,7 @@ from lexforge.kernels.postings_layout import (
     join_postings,
     of_arrays,
 )
-from lexforge.retrieval.base import DocumentIds, Hits, check_ids, check_k, read_ids, write_ids
+from lexforge.retrieval.base import DocumentIds, Hits, Index, check_ids, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import SparseMatrix, sparse_vectors, sparse_width
 from lexforge.storage.files import new_directory
 from lexforge.storage.manifest import read_manifest, write_manifest
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class InvertedIndex:
+class InvertedIndex(Index):
     """Exact search for the k best sparse, non-negative vectors, in float32, on the threads of numba.
 
     A document with score 0 is never a hit. Documents of equal score stand in the order of their positions.
@@ -263,15 +263,6 @@ class InvertedIndex:
             raise ValueError(f"{path} is not an inverted index of lexforge: {error}") from error
         index._parts = [postings]
         return index
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self._ids)
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the documents, in the order of their positions."""
-        return list(self._ids)
 
     @property
     def nbytes(self) -> int:

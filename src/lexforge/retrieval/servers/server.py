@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import (
     DocumentIds,
     Hits,
+    Index,
     RankedPositions,
     check_ids,
     check_k,
@@ -33,7 +34,7 @@ BATCH_ROWS = 1000  # documents that one request sends
 TIMEOUT_S = 30  # seconds that a request may take
 
 
-class ServerIndex(ABC):
+class ServerIndex(Index):
     """Search for the k best documents in a collection of vectors that a server keeps, or a local store.
 
     The key of a row is the document's position, and rows are upserted, so a request that is sent twice
@@ -268,15 +269,6 @@ class ServerIndex(ABC):
     def __exit__(self, *_: object) -> None:
         """Disconnect, as `close` does."""
         self.close()
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self._ids)
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the documents, in the order of their positions."""
-        return list(self._ids)
 
     @property
     def nbytes(self) -> int:
