@@ -1,4 +1,4 @@
-"""The one list of indexes that have a name: the class, the vectors it holds, and the options it takes."""
+"""The one list of indexes that have a name: the class, and the settings that belong to the name."""
 
 from __future__ import annotations
 
@@ -24,24 +24,20 @@ class Backend:
 
     Args:
         index: The class.
-        holds: The types of vectors that it can hold.
         settings: Arguments of its `build` that belong to the name, such as the layout.
     """
 
     index: type[Index]
-    holds: tuple[VectorType, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 BACKENDS: dict[IndexName, Backend] = {
-    "inverted": Backend(InvertedIndex, ("sparse",)),
-    "faiss-flat": Backend(FaissIndex, ("dense",)),
-    "faiss-hnsw": Backend(
-        FaissIndex, ("dense",), {"layout": "HNSW32", "parameters": "efConstruction=200,efSearch=128"}
-    ),
-    "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": "IVF256,Flat", "parameters": "nprobe=16"}),
-    "milvus": Backend(MilvusIndex, ("sparse", "dense")),
-    "qdrant": Backend(QdrantIndex, ("sparse",)),
+    "inverted": Backend(InvertedIndex),
+    "faiss-flat": Backend(FaissIndex),
+    "faiss-hnsw": Backend(FaissIndex, {"layout": "HNSW32", "parameters": "efConstruction=200,efSearch=128"}),
+    "faiss-ivf": Backend(FaissIndex, {"layout": "IVF256,Flat", "parameters": "nprobe=16"}),
+    "milvus": Backend(MilvusIndex),
+    "qdrant": Backend(QdrantIndex),
 }
 
 
@@ -65,8 +61,8 @@ def find_backend(name: str | None, vectors: VectorType, options: Mapping[str, An
     if name not in BACKENDS:
         raise ValueError(f"the index must be one of {', '.join(BACKENDS)}; received {name!r}")
     backend = BACKENDS[name]
-    if vectors not in backend.holds:
-        allowed = [name for name, other in BACKENDS.items() if vectors in other.holds]
+    if vectors not in backend.index.holds:
+        allowed = [name for name, other in BACKENDS.items() if vectors in other.index.holds]
         raise ValueError(
             f"the index {name!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
         )

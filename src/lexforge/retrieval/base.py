@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.similarity import Similarity
 from lexforge.common.types import Run
+from lexforge.settings import VectorType
 
 TIE_MARGIN = 16  # hits asked for beyond k, so that most ties at rank k are complete at the first attempt
 
@@ -158,6 +159,9 @@ class Index(ABC):
     The similarity is the dot product or the cosine; for the cosine the index normalises documents and queries
     itself.
     """
+
+    holds: ClassVar[tuple[VectorType, ...]]
+    """The types of vectors that such an index can hold."""
 
     similarity: Similarity
     _ids: DocumentIds

@@ -51,6 +51,8 @@ class FaissIndex(Index):
         ValueError: If the similarity is unknown.
     """
 
+    holds = ("dense",)
+
     def __init__(
         self, width: int, similarity: Similarity = "dot", layout: str = "Flat", parameters: str = ""
     ) -> None:

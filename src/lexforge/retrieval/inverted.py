@@ -69,6 +69,8 @@ class InvertedIndex(Index):
         ValueError: If `num_terms` is below 1, or the similarity is unknown.
     """
 
+    holds = ("sparse",)
+
     def __init__(self, num_terms: int, similarity: Similarity = "dot") -> None:
         if num_terms < 1:
             raise ValueError(f"num_terms must be at least 1; received {num_terms}")

@@ -17,7 +17,6 @@ from scipy import sparse
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.servers.server import PROPERTY, TIMEOUT_S, ServerIndex
-from lexforge.retrieval.vectors import dense_width, sparse_width
 from lexforge.settings import VectorType
 
 FORMAT = "lexforge-milvus-index"
@@ -39,7 +38,7 @@ class MilvusIndex(ServerIndex):
         token: `user:password` or an API key. The other arguments are those of `ServerIndex`.
     """
 
-    engine, format = "Milvus", FORMAT
+    engine, format, holds = "Milvus", FORMAT, ("sparse", "dense")
     local_name, local_ending = "Milvus Lite file", ".db"
     most_hits = MAX_HITS
 
@@ -84,11 +83,6 @@ class MilvusIndex(ServerIndex):
             window = f"position >= {start} and position < {start + MAX_HITS // 2}"
             answer = self._call("query", filter=window, output_fields=columns)
             yield from sorted((row["position"], row["document"], row["weights"]) for row in answer)
-
-    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
-        vector_type: VectorType = "sparse" if sparse.issparse(matrix) else "dense"
-        width = sparse_width if vector_type == "sparse" else dense_width
-        return vector_type, width(matrix, what)
 
     def _create(self, vector_type: VectorType, width: int) -> None:
         from pymilvus import DataType, MilvusClient

@@ -16,7 +16,6 @@ from scipy import sparse
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.servers.server import PROPERTY, TIMEOUT_S, ServerIndex
-from lexforge.retrieval.vectors import sparse_width
 from lexforge.settings import VectorType
 
 FORMAT = "lexforge-qdrant-index"
@@ -41,7 +40,7 @@ class QdrantIndex(ServerIndex):
         token: An API key. The other arguments are those of `ServerIndex`.
     """
 
-    engine, format = "Qdrant", FORMAT
+    engine, format, holds = "Qdrant", FORMAT, ("sparse",)
     local_name, local_ending = "folder", ".qdrant"
 
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
@@ -87,9 +86,6 @@ class QdrantIndex(ServerIndex):
                 yield point.id, point.payload["document"], point.payload["weights"]
             if after is None:
                 break
-
-    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
-        return "sparse", sparse_width(matrix, what)
 
     def _create(self, vector_type: VectorType, width: int) -> None:
         from qdrant_client.models import SparseVectorParams

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import (
@@ -24,7 +25,7 @@ from lexforge.retrieval.base import (
     read_ids,
     write_ids,
 )
-from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
+from lexforge.retrieval.vectors import dense_vectors, dense_width, sparse_vectors, sparse_width
 from lexforge.settings import VectorType
 from lexforge.storage.files import new_directory
 from lexforge.storage.manifest import MALFORMED, read_manifest, write_manifest
@@ -80,7 +81,7 @@ class ServerIndex(Index):
         self._ids = DocumentIds()
         self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
         self._vector_type: VectorType | None = None  # None until the collection is there
-        self._width = 0
+        self._width = 0  # until then
         self._tried = 0  # documents up to the last that this index tried to send
         self.similarity: Similarity = check_similarity(similarity or "dot")
         self.close: Callable[[], object]
@@ -154,11 +155,11 @@ class ServerIndex(Index):
             ValueError: If `build` would refuse the documents or ids, their width is not that of the
                 collection, an id is in the index already, or another index has added documents.
         """
-        vectors, vector_type, width = self._checked(documents, "documents")
+        vectors, vector_type = self._checked(documents, "documents")
         check_ids(ids, vectors.shape[0], self._ids.positions)
         if self._vector_type is None:
-            self._create(vector_type, width)
-            self._vector_type, self._width = vector_type, width
+            self._create(vector_type, vectors.shape[1])
+            self._vector_type, self._width = vector_type, vectors.shape[1]
         elif (stored := self._count()) > max(len(self), self._tried):
             raise ValueError(
                 f"{self.where} holds {stored} documents and {len(self)} when this index last looked: another "
@@ -192,10 +193,10 @@ class ServerIndex(Index):
         limit = len(self) if self.most_hits is None else min(len(self), self.most_hits)
         if wanted > limit:
             raise ValueError(f"k must be at most {limit}, the most hits of {self.engine}; received {wanted}")
-        vectors, vector_type, _ = self._checked(queries, "queries")
+        vectors, vector_type = self._checked(queries, "queries")
         # A sparse query without a weight has no hit, and some engines refuse it.
-        sparse = vector_type == "sparse"
-        rows = np.diff(vectors.indptr).nonzero()[0] if sparse else np.arange(vectors.shape[0])
+        is_sparse = vector_type == "sparse"
+        rows = np.diff(vectors.indptr).nonzero()[0] if is_sparse else np.arange(vectors.shape[0])
         search = partial(self._search, vectors)
         return self._ids.hits(*complete_ties(search, rows, vectors.shape[0], wanted, limit, exact=True))
 
@@ -336,14 +337,6 @@ class ServerIndex(Index):
         """Yield position, id and number of stored numbers of the documents, in the order of positions."""
 
     @abstractmethod
-    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
-        """Return the type and the width of the vectors of a collection that these are the first of.
-
-        Raises:
-            TypeError: If the engine does not take such vectors.
-        """
-
-    @abstractmethod
     def _create(self, vector_type: VectorType, width: int) -> None:
         """Create the collection with its index on the vectors, and describe it in its properties."""
 
@@ -407,16 +400,18 @@ class ServerIndex(Index):
         if similarity not in (None, self.similarity):
             raise ValueError(f"{self.where} has similarity {self.similarity!r}; received {similarity!r}")
 
-    def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorType, int]:
-        """Return vectors ready to be sent, their type and their width.
+    def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorType]:
+        """Return vectors ready to be sent, and their type.
 
         Raises:
-            TypeError: If they are of another type than those of the collection.
+            TypeError: If they are of another type than those of the collection, or than the engine takes.
             ValueError: If a value or the width is refused.
         """
-        if self._vector_type is None:
-            vector_type, width = self._type_and_width(matrix, what)
-        else:
-            vector_type, width = self._vector_type, self._width
-        check = sparse_vectors if vector_type == "sparse" else dense_vectors
-        return check(matrix, what, width, self.similarity), vector_type, width
+        vector_type = self._vector_type
+        if vector_type is None:  # these are the first
+            vector_type = "sparse" if sparse.issparse(matrix) or "dense" not in self.holds else "dense"
+        if vector_type == "sparse":
+            width = self._width or sparse_width(matrix, what)
+            return sparse_vectors(matrix, what, width, self.similarity), vector_type
+        width = self._width or dense_width(matrix, what)
+        return dense_vectors(matrix, what, width, self.similarity), vector_type
