@@ -59,13 +59,10 @@ class MilvusIndex(ServerIndex):
         _open_files[file] += 1
         return client, partial(_close, weakref.finalize(self, _disconnect, client, file), file)
 
-    def _exists(self) -> bool:
-        exists = bool(self._call("has_collection"))
-        if exists:
-            self._call("load_collection")
-        return exists
-
-    def _description(self) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any] | None:
+        if not self._call("has_collection"):
+            return None
+        self._call("load_collection")
         return dict(json.loads(self._call("describe_collection")["properties"][PROPERTY]))
 
     @property

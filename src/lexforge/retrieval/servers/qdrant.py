@@ -63,10 +63,9 @@ class QdrantIndex(ServerIndex):
             _open_folders[folder] = (client, _open_folders.get(folder, (client, 0))[1] + 1)
         return client, weakref.finalize(self, _disconnect, client, folder)
 
-    def _exists(self) -> bool:
-        return bool(self._call("collection_exists"))
-
-    def _description(self) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any] | None:
+        if not self._call("collection_exists"):
+            return None
         fields = (self._call("get_collection").config.metadata or {})[PROPERTY]
         return {**fields, "vector_type": "sparse"}
 

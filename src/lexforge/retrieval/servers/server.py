@@ -87,9 +87,7 @@ class ServerIndex(Index):
         self.close: Callable[[], object]
         self.client, self.close = self._connect(token)
         try:
-            if self._exists():
-                self._read_description(similarity)
-                self._read_ids()
+            self._open_collection(similarity)
         except BaseException:
             self.close()
             raise
@@ -310,12 +308,8 @@ class ServerIndex(Index):
         return os.path.abspath(uri)
 
     @abstractmethod
-    def _exists(self) -> bool:
-        """Return whether the collection is there, and make it ready."""
-
-    @abstractmethod
-    def _description(self) -> dict[str, Any]:
-        """Return what `_create` wrote into the properties of the collection.
+    def _description(self) -> dict[str, Any] | None:
+        """Return what `_create` wrote into the properties of the collection; None if it is not there.
 
         Raises:
             KeyError: If the collection has no such property.
@@ -370,12 +364,23 @@ class ServerIndex(Index):
         """Return the description that every collection carries."""
         return {"vector_type": vector_type, "width": width, "similarity": self.similarity}
 
-    def _read_ids(self) -> None:
-        """Read the ids of the documents.
+    def _open_collection(self, similarity: Similarity | None) -> None:
+        """Read what the collection is and which documents it holds, if it is there.
 
         Raises:
-            ValueError: If a position is missing, because a batch was interrupted.
+            ValueError: If lexforge did not make the collection, it has another similarity (None takes any),
+                or a position is missing, because a batch was interrupted.
         """
+        try:
+            fields = self._description()
+            if fields is None:
+                return
+            self._vector_type, self._width = fields["vector_type"], int(fields["width"])
+            self.similarity = check_similarity(fields["similarity"])
+        except MALFORMED as error:
+            raise ValueError(f"{self.where} was not made by lexforge: {error!r}") from error
+        if similarity not in (None, self.similarity):
+            raise ValueError(f"{self.where} has similarity {self.similarity!r}; received {similarity!r}")
         for position, name, weights in self._documents():
             if position != len(self):
                 raise ValueError(
@@ -384,21 +389,6 @@ class ServerIndex(Index):
                 )
             self._ids.extend([name])
             self._weights += weights
-
-    def _read_description(self, similarity: Similarity | None) -> None:
-        """Read what the collection is.
-
-        Raises:
-            ValueError: If lexforge did not make the collection, or it has another similarity; None takes any.
-        """
-        try:
-            fields = self._description()
-            self._vector_type, self._width = fields["vector_type"], int(fields["width"])
-            self.similarity = check_similarity(fields["similarity"])
-        except MALFORMED as error:
-            raise ValueError(f"{self.where} was not made by lexforge: {error!r}") from error
-        if similarity not in (None, self.similarity):
-            raise ValueError(f"{self.where} has similarity {self.similarity!r}; received {similarity!r}")
 
     def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorType]:
         """Return vectors ready to be sent, and their type.
