@@ -56,7 +56,7 @@ def main(cfg: Config) -> None:
             queries = export.Queries(vectors, list(texts))
     exported = export.export_vectors(encoded, cfg.output, cfg.target, terms=terms, queries=queries)
     survey = exported.survey
-    print(f"{survey.documents} documents in {len(exported.files)} files for {cfg.target} in {cfg.output}")
+    print(f"{len(encoded)} documents in {len(exported.files)} files for {cfg.target} in {cfg.output}")
     if survey.scale != 1:
         print(f"weights were multiplied by {survey.scale} and rounded to whole numbers")
     if survey.left_out:

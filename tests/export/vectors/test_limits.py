@@ -109,7 +109,7 @@ def test_bits_are_cut_as_in_lucene_and_vespa() -> None:
 
 def test_bytes_are_those_of_opensearchs_own_test() -> None:
     """Of a ceiling of 3: 0, 1.5 and 3 become 0, 128 and 255, and what lies above is cut."""
-    target, survey = OpenSearchSparseVector(None, 4), Survey(1, 4, 3.0, 6.0, 4, 0)
+    target, survey = OpenSearchSparseVector(None, 4), Survey(3.0, 6.0, 4)
     weights = np.float32([0, 1.5, 3, 9])
     assert target.stored_weights(weights, survey).tolist() == [0, 128, 255, 255]
     assert target.query_weights(weights, survey).tolist() == [0, 64, 128, 255]

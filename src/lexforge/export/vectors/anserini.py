@@ -15,6 +15,13 @@ class Anserini(VectorTarget):
     shard_bytes = 200 * MEGABYTE
     scales = (20, 50, 100, 200, 500)
     separator = "\t"  # as the topic reader `TsvString` reads it
+    commands = """\
+mkdir documents && mv documents-*.jsonl documents/
+python -m pyserini.index.lucene --collection JsonVectorCollection --input documents --index index \\
+    --generator DefaultLuceneDocumentGenerator --threads 4 --impact --pretokenized
+python -m pyserini.search.lucene --index index --topics example-query.tsv --output run.txt \\
+    --hits 10 --impact --pretokenized
+"""
 
     def refuses(self, term: str) -> bool:
         """Terms are split at white space, and long ones are cut."""
@@ -27,16 +34,6 @@ class Anserini(VectorTarget):
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return the example query; Anserini has no schema."""
         return {"example-query.tsv": self.query(example) + "\n"}
-
-    def commands(self) -> str:
-        """Return the commands of Pyserini, which holds Anserini's jar."""
-        return """\
-mkdir documents && mv documents-*.jsonl documents/
-python -m pyserini.index.lucene --collection JsonVectorCollection --input documents --index index \\
-    --generator DefaultLuceneDocumentGenerator --threads 4 --impact --pretokenized
-python -m pyserini.search.lucene --index index --topics example-query.tsv --output run.txt \\
-    --hits 10 --impact --pretokenized
-"""
 
     def limits(self, survey: Survey) -> list[str]:
         """Return what Lucene does to impacts."""

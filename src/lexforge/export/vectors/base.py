@@ -41,12 +41,10 @@ class Survey:
     """What is known of the vectors before a file is written.
 
     Args:
-        documents: Number of documents.
-        width: Number of columns of the vectors.
         largest_document: The largest weight of a document.
         largest_query: The largest weight of a query; 0 if no queries are exported.
         most_terms: The most terms of a document.
-        empty: Number of documents without a term; no engine finds them.
+        empty: Number of documents without a term whose weight is kept; no engine finds them.
         scale: What weights are multiplied by before they are rounded to whole numbers; 1 for an engine that
             takes other numbers.
         recall: Share of the 10 best documents of exact search that a search over the numbers which the engine
@@ -55,12 +53,10 @@ class Survey:
         left_out: Number of queries that are not written, because all their weights round to 0.
     """
 
-    documents: int
-    width: int
     largest_document: float
     largest_query: float
     most_terms: int
-    empty: int
+    empty: int = 0
     scale: int = 1
     recall: float = 1.0
     searched_with: str = ""
@@ -85,6 +81,7 @@ class VectorTarget(ABC):
     named: ClassVar[bool] = True  # whether the engine takes the names of terms, and not their numbers
     scales: ClassVar[tuple[int, ...]] = ()  # for an engine of whole numbers: what weights may be scaled by
     separator: ClassVar[str] = ""  # in a line of queries, between the id and the terms; needs a term
+    commands: ClassVar[str]  # of a shell, which load the files and ask the example query
 
     def __init__(self, terms: Sequence[str] | None, width: int) -> None:
         self.width = width
@@ -159,10 +156,6 @@ class VectorTarget(ABC):
     @abstractmethod
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return name and text of the other files: mapping or schema, and an example query."""
-
-    @abstractmethod
-    def commands(self) -> str:
-        """Return the shell commands that load the files and ask the example query."""
 
     @abstractmethod
     def limits(self, survey: Survey) -> list[str]:

@@ -37,6 +37,13 @@ class BulkTarget(VectorTarget):
     suffix = "ndjson"
     queries_file = "queries.jsonl"
     shard_bytes = 50 * MEGABYTE  # a request may hold 100 MB (http.max_content_length)
+    commands = f"""\
+curl -X PUT {_URL} {_JSON} --data-binary @index.json
+for file in documents-*.ndjson; do
+    curl -X POST {_URL}/_bulk -H 'Content-Type: application/x-ndjson' --data-binary @$file
+done
+curl -X POST {_URL}/_search {_JSON} --data-binary @example-query.json
+"""
 
     def check(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:
         """Refuse ids above 512 bytes."""
@@ -58,16 +65,6 @@ class BulkTarget(VectorTarget):
             "index.json": pretty(self.mapping(survey)),
             "example-query.json": pretty(self.search(example)),
         }
-
-    def commands(self) -> str:
-        """Return the commands."""
-        return f"""\
-curl -X PUT {_URL} {_JSON} --data-binary @index.json
-for file in documents-*.ndjson; do
-    curl -X POST {_URL}/_bulk -H 'Content-Type: application/x-ndjson' --data-binary @$file
-done
-curl -X POST {_URL}/_search {_JSON} --data-binary @example-query.json
-"""
 
     @abstractmethod
     def mapping(self, survey: Survey) -> dict[str, Any]:

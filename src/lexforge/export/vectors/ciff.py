@@ -38,6 +38,14 @@ class Ciff(VectorTarget):
     shard_bytes = 50 * MEGABYTE  # memory holds a run, and at the end the postings of one term
     scales = (20, 50, 100, 200, 500)
     separator = ":"  # as PISA reads it
+    commands = """\
+ciff2pisa --ciff-file index.ciff --output index
+create_wand_data -c index -o index.bmw -b 64 -s quantized
+compress_inverted_index -e block_simdbp -c index -o index.simdbp
+lexicon build index.terms index.termlex && lexicon build index.documents index.doclex
+evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw -s quantized -k 10 \\
+    --terms index.termlex --documents index.doclex --tokenizer whitespace --weighted -q example-query.txt
+"""
 
     def refuses(self, term: str) -> bool:
         """PISA keeps the terms as lines of a text file, and splits queries at white space."""
@@ -93,17 +101,6 @@ class Ciff(VectorTarget):
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return the example query; CIFF has no schema."""
         return {"example-query.txt": self.query(example) + "\n"}
-
-    def commands(self) -> str:
-        """Return the commands of PISA."""
-        return """\
-ciff2pisa --ciff-file index.ciff --output index
-create_wand_data -c index -o index.bmw -b 64 -s quantized
-compress_inverted_index -e block_simdbp -c index -o index.simdbp
-lexicon build index.terms index.termlex && lexicon build index.documents index.doclex
-evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw -s quantized -k 10 \\
-    --terms index.termlex --documents index.doclex --tokenizer whitespace --weighted -q example-query.txt
-"""
 
     def limits(self, survey: Survey) -> list[str]:
         """Return what CIFF holds."""

@@ -255,7 +255,7 @@ def _readme(corpus: EncodedCorpus, target: VectorTarget, survey: Survey, queries
     """Return the page that says what the folder holds, how it is loaded, and what the engine loses."""
     lines = [
         f"# Sparse vectors for {type(target).__name__}\n",
-        f"{survey.documents} documents over {survey.width} terms, at most {survey.most_terms} per document.",
+        f"{len(corpus)} documents over {target.width} terms, at most {survey.most_terms} per document.",
     ]
     if queries is not None:
         lines.append(f"`{target.queries_file}` holds {len(queries.ids) - survey.left_out} queries.")
@@ -269,5 +269,5 @@ def _readme(corpus: EncodedCorpus, target: VectorTarget, survey: Survey, queries
         "Recall@10 of exact search over the numbers that the engine keeps, against the vectors themselves: "
         f"{survey.recall:.4f} ({survey.searched_with}).\n"
     )
-    lines += ["```bash", target.commands() + "```\n", "## Limits\n"]
+    lines += ["```bash", target.commands + "```\n", "## Limits\n"]
     return "\n".join([*lines, *(f"- {sentence}" for sentence in target.limits(survey))]) + "\n"

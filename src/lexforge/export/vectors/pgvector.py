@@ -20,6 +20,11 @@ class PgVector(VectorTarget):
     queries_file = "queries.copy"
     shard_bytes = 200 * MEGABYTE
     named = False
+    commands = f"""\
+psql -f schema.sql
+for file in documents-*.copy; do psql -c "\\copy {NAME} FROM '$file'"; done
+psql -f example-query.sql
+"""
 
     def check(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:
         """Refuse vectors with more terms than a sparsevec holds, and ids with a NUL."""
@@ -70,14 +75,6 @@ FROM {NAME} ORDER BY vector <#> '{self.vector(example)}', position LIMIT 10;
                 "-- Optional: approximate search. Leave `, position` out of the query to use it.\n" + index
             )
         return files
-
-    def commands(self) -> str:
-        """Return the commands."""
-        return f"""\
-psql -f schema.sql
-for file in documents-*.copy; do psql -c "\\copy {NAME} FROM '$file'"; done
-psql -f example-query.sql
-"""
 
     def limits(self, survey: Survey) -> list[str]:
         """Return what a sparsevec does."""

@@ -82,7 +82,7 @@ def _limits(
     corpus: EncodedCorpus, target: VectorTarget, queries: Queries | None
 ) -> tuple[Survey, sparse.csr_array]:
     """Check every text, and return what was found with the queries to measure with."""
-    width, largest, most, empty = 0, 0.0, 0, 0
+    largest, most = 0.0, 0
     sample = None if queries is None else _spread(queries.vectors)
     if queries is not None:
         if not queries.vectors.nnz:
@@ -94,15 +94,14 @@ def _limits(
         for vectors, ids in canonical_blocks(corpus):
             target.check(vectors, ids)
             counts = np.diff(vectors.indptr)
-            width, largest = vectors.shape[1], max(largest, float(vectors.data.max(initial=0)))
-            most, empty = max(most, int(counts.max())), empty + int(np.count_nonzero(counts == 0))
+            largest, most = max(largest, float(vectors.data.max(initial=0))), max(most, int(counts.max()))
             sample = _spread(vectors) if sample is None else sample
             progress.update(len(ids))
     if sample is None or not largest:
         raise ValueError(f"{corpus.directory}: every vector is empty; there is nothing to search for")
     searched_with = f"{sample.shape[0]} {'documents as queries' if queries is None else 'queries'}"
     hardest = 0.0 if queries is None else float(queries.vectors.data.max(initial=0))
-    return Survey(len(corpus), width, largest, hardest, most, empty, searched_with=searched_with), sample
+    return Survey(largest, hardest, most, searched_with=searched_with), sample
 
 
 def _spread(vectors: sparse.csr_array) -> sparse.csr_array:

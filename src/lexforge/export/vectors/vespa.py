@@ -67,6 +67,12 @@ class Vespa(VectorTarget):
     suffix = "jsonl"
     queries_file = "queries.jsonl"
     shard_bytes = 200 * MEGABYTE
+    commands = """\
+vespa deploy --wait 300 application
+for file in documents-*.jsonl; do vespa feed $file; done
+curl -X POST http://localhost:8080/search/ -H 'Content-Type: application/json' \\
+    --data-binary @example-query.json
+"""
 
     def stored_weights(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
         """Vespa cuts a float32 to the 8 significant bits of a bfloat16."""
@@ -90,15 +96,6 @@ class Vespa(VectorTarget):
             "application/services.xml": SERVICES,
             "example-query.json": pretty(self._search(example)),
         }
-
-    def commands(self) -> str:
-        """Return the commands."""
-        return """\
-vespa deploy --wait 300 application
-for file in documents-*.jsonl; do vespa feed $file; done
-curl -X POST http://localhost:8080/search/ -H 'Content-Type: application/json' \\
-    --data-binary @example-query.json
-"""
 
     def limits(self, survey: Survey) -> list[str]:
         """Return what Vespa does."""
