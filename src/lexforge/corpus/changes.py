@@ -13,7 +13,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.text_identity import passage_digest
 from lexforge.common.types import Passage
 from lexforge.corpus.encoding import encode, join_vectors
-from lexforge.corpus.stored_index import open_index, read_source, write_generation
+from lexforge.corpus.stored_index import new_generation, open_index, read_source
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.backends import BACKENDS
 from lexforge.retrieval.faiss import FaissIndex
@@ -120,7 +120,8 @@ def change_index(
         built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)
         _remove_other_generations(directory, source.folder)  # one that a killed call left
         source = replace(source, generation=source.generation + 1)
-        write_generation(directory, source, built.save, after, repeated)
+        with new_generation(directory, source, after, repeated) as folder:
+            built.save(folder)
         _remove_other_generations(directory, source.folder)
     return Change(came, len(added) - came, len(stored) - len(kept))
 

@@ -178,6 +178,11 @@ class EncodedCorpus:
         """Return the number of documents."""
         return self.manifest.documents
 
+    @property
+    def width(self) -> int:
+        """The number of columns of the vectors, from the first block."""
+        return int(next(self.blocks())[0].shape[1])
+
     def blocks(self, rows: int = 1) -> Iterator[tuple[Vectors, list[str]]]:
         """Yield vectors and ids in the order of the corpus, a few blocks at a time.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sentence_transformers.base.model import BaseModel
 
@@ -21,7 +21,7 @@ from lexforge.common.progress import Progress
 from lexforge.common.text_identity import text_digest
 from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from lexforge.corpus.encoding import vector_type
+from lexforge.corpus.encoding import Vectors, vector_type
 from lexforge.corpus.passage_file import StoredPassages, write_passages
 from lexforge.retrieval import Index
 from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
@@ -36,7 +36,6 @@ INDEX = "index"
 PASSAGES = "corpus.jsonl"
 FORMAT = "lexforge-stored-index"
 ROWS = 262_144  # documents that are read and added at once: a segment of a large inverted index
-Saved = TypeVar("Saved")
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,6 @@ def build_index(
     directory, manifest = Path(directory).resolve(), corpus.manifest
     index_name = index_name or exact_name(manifest.vector_type)
     backend = find_backend(index_name, manifest.vector_type, options)
-    check_new(directory)
     if passages is not None:
         encoded = text_digest(part for key, one in passages.items() for part in (key, one.joined))
         if encoded != manifest.corpus:
@@ -170,31 +168,6 @@ def build_index(
                 f"the documents must be those that were encoded, {len(corpus)} of them; received others, "
                 f"{len(passages)} in all"
             )
-    # The first block is read before the index is made, because it says how wide the vectors are.
-    blocks = corpus.blocks(ROWS)
-    first = next(blocks)
-    width = first[0].shape[1]
-
-    def save(path: Path) -> Index | None:
-        """Write the index, and return it if memory holds it anyway."""
-        with Progress(len(corpus), "Index") as progress:
-
-            def counted() -> Iterator[tuple[Any, list[str]]]:
-                for vectors, ids in chain([first], blocks):
-                    yield vectors, ids
-                    progress.update(len(ids))
-
-            if issubclass(backend.index, InvertedIndex):
-                InvertedIndex.write(path, counted(), width, len(corpus), manifest.similarity)
-                return None
-            pieces = counted()
-            vectors, ids = next(pieces)
-            index = backend.index.build(vectors, ids, manifest.similarity, **backend.settings, **options)
-            for vectors, ids in pieces:
-                index.add(vectors, ids)
-        index.save(path)
-        return index
-
     source = Source(
         index_name,
         manifest.model,
@@ -204,39 +177,56 @@ def build_index(
         generation=1,
         state="",
     )
-    with new_directory(directory) as path:
-        index = write_generation(path, source, save, passages, repeated)
+    index = None
+    with (
+        new_directory(directory) as path,
+        new_generation(path, source, passages, repeated) as folder,
+        Progress(len(corpus), "Index") as progress,
+    ):
+
+        def blocks() -> Iterator[tuple[Vectors, list[str]]]:
+            for vectors, ids in corpus.blocks(ROWS):
+                yield vectors, ids
+                progress.update(len(ids))
+
+        if issubclass(backend.index, InvertedIndex):
+            InvertedIndex.write(folder, blocks(), corpus.width, len(corpus), manifest.similarity)
+        else:
+            pieces = blocks()
+            vectors, ids = next(pieces)
+            index = backend.index.build(vectors, ids, manifest.similarity, **backend.settings, **options)
+            for vectors, ids in pieces:
+                index.add(vectors, ids)
+            index.save(folder)
     return open_index(directory)[0] if index is None else index
 
 
-def write_generation(
+@contextmanager
+def new_generation(
     directory: Path,
     source: Source,
-    save: Callable[[Path], Saved],
     passages: Mapping[str, Passage] | None,
     repeated: Mapping[str, Passage] | None,
-) -> Saved:
-    """Write a state of an index, and then make it the current one.
+) -> Iterator[Path]:
+    """A block that writes a state of an index, which becomes the current one at its end.
 
     Args:
         directory: The directory of the index.
         source: What the index was made of; its digest of the passages and its state are filled in.
-        save: Writes the index to the folder that it is given.
         passages: The texts of its documents, in their order; None keeps none.
         repeated: The texts that the index leaves out, because they repeat others.
 
-    Returns:
-        What `save` returned.
+    Yields:
+        The folder to which the block saves the index.
     """
     digest = None
     with new_directory(directory / source.folder) as path:
-        saved = save(path / INDEX)
+        yield path / INDEX
         if passages is not None:
             digest = write_passages(path / PASSAGES, {**passages, **(repeated or {})})
     source = replace(source, passages=digest, state=secrets.token_hex(8))
     text = pack_manifest(FORMAT, vars(source)) + "\n"
     write_file(directory / SOURCE, text.encode())
-    return saved
 
 
 def read_source(directory: str | Path) -> Source:

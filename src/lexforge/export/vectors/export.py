@@ -108,7 +108,7 @@ def term_names(model: SparseEncoder | SentenceTransformer, corpus: EncodedCorpus
             f"{manifest.max_seq_length} tokens; received a model (at {model.max_seq_length} tokens) with "
             "other weights or settings"
         )
-    return models.name_columns(model, range(next(corpus.blocks())[0].shape[1]))
+    return models.name_columns(model, range(corpus.width))
 
 
 def export_vectors(
@@ -138,11 +138,10 @@ def export_vectors(
             a document.
     """
     made_by = check_vector_export(corpus, directory, target)
-    width = next(corpus.blocks())[0].shape[1]
-    engine = made_by(terms, width)
+    engine = made_by(terms, corpus.width)
     if queries is not None:
         similarity = corpus.manifest.similarity
-        queries = Queries(sparse_vectors(queries.vectors, "queries", width, similarity), queries.ids)
+        queries = Queries(sparse_vectors(queries.vectors, "queries", engine.width, similarity), queries.ids)
     survey = survey_vectors(corpus, engine, queries)
     with new_directory(directory) as folder:
         shards = _write_documents(corpus, folder, engine, survey)
