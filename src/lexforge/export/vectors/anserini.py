@@ -31,10 +31,6 @@ python -m pyserini.search.lucene --index index --topics example-query.tsv --outp
         """Return a line of JSON."""
         return f'{{"id":{quoted(row.id)},"contents":"","vector":{self.named_weights(row)}}}'.encode()
 
-    def files(self, survey: Survey, example: Row) -> dict[str, str]:
-        """Return the example query; Anserini has no schema."""
-        return {"example-query.tsv": self.query(example) + "\n"}
-
     def limits(self, survey: Survey) -> list[str]:
         """Return what Lucene does to impacts."""
         return [

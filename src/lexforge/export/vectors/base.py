@@ -150,12 +150,17 @@ class VectorTarget(ABC):
         """Return a document as it stands between others in a file."""
 
     def query(self, row: Row) -> str:
-        """Return a query as a line of the file of queries: by default its id and its repeated terms."""
-        return f"{row.id}{self.separator}{self.repeated_terms(row)}"
+        """Return a query as a line of the file of queries.
 
-    @abstractmethod
+        By default it is the id, and the name of each term as often as its whole weight says.
+        """
+        pairs = zip(row.columns, row.weights, strict=True)
+        names = " ".join(name for column, weight in pairs for name in [self.terms[column]] * int(weight))
+        return f"{row.id}{self.separator}{names}"
+
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
-        """Return name and text of the other files: mapping or schema, and an example query."""
+        """Return name and text of the other files: an example query, and a mapping or schema if any."""
+        return {self.queries_file.replace("queries", "example-query"): self.query(example) + "\n"}
 
     @abstractmethod
     def limits(self, survey: Survey) -> list[str]:
@@ -165,11 +170,6 @@ class VectorTarget(ABC):
         """Return the terms, or their numbers, and the weights of a text as a JSON object."""
         pairs = zip(row.columns, row.weights, strict=True)
         return "{" + ",".join(f"{self._quoted[column]}:{weight}" for column, weight in pairs) + "}"
-
-    def repeated_terms(self, row: Row) -> str:
-        """Return the name of each term as often as its whole weight says, separated by spaces."""
-        pairs = zip(row.columns, row.weights, strict=True)
-        return " ".join(name for column, weight in pairs for name in [self.terms[column]] * int(weight))
 
 
 def experimental(engine: str) -> str:

@@ -98,10 +98,6 @@ evaluate_queries -e block_simdbp -a block_max_wand -i index.simdbp -w index.bmw 
             (folder / name).unlink()
         return [INDEX]
 
-    def files(self, survey: Survey, example: Row) -> dict[str, str]:
-        """Return the example query; CIFF has no schema."""
-        return {"example-query.txt": self.query(example) + "\n"}
-
     def limits(self, survey: Survey) -> list[str]:
         """Return what CIFF holds."""
         return [
