@@ -1,4 +1,4 @@
-"""Indexes behind one protocol: build, search, save and load."""
+"""Indexes of one base class: build, search, save and load."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Indexes that a server or another project keeps, behind the same protocol."""
+"""Indexes that a server or another project keeps, with the same base class."""
