@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -179,8 +180,8 @@ class PairData:
         rows = rows.select_columns([name for name in rows.column_names if name not in (ANCHOR, LABEL)])
         if documents is not None:
             rows = rows.select(np.random.default_rng(0).permutation(len(rows)))
-        for record in rows:
-            for text in record.values():
+        for batch in rows.iter(batch_size=1000):  # row by row takes three times as long
+            for text in chain.from_iterable(zip(*batch.values(), strict=True)):
                 if documents is not None and len(ids) >= documents:
                     return
                 ids.setdefault(text, _id("d", text))
