@@ -359,7 +359,6 @@ def start_encoder(
             print(line)
     cfg = prepare_head(cfg, model, loaded.documents, process)
     # The trainer refuses these too, but only after negatives are mined and the teacher has been asked.
-    training.check_training_length(cfg.train.training_seq_length, model.max_seq_length)
     sparsity.check_terms_of_model(model, document_terms=cfg.document_terms, query_terms=cfg.query_terms)
     return cfg, model
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -178,7 +179,7 @@ class EncodedCorpus:
         """Return the number of documents."""
         return self.manifest.documents
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The number of columns of the vectors, from the first block."""
         return int(next(self.blocks())[0].shape[1])

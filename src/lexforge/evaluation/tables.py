@@ -75,18 +75,21 @@ def example_searches(model: SparseEncoder, evaluator: RetrievalEvaluator, run: R
         Lines of text, with at most `HITS` hits and `TERMS` terms of each kind. Control characters of the
         corpus stand in them as escapes.
     """
-    corpus = dict(zip(evaluator.document_ids, evaluator.document_texts, strict=True))
+    queries = dict(zip(evaluator.query_ids[:SEARCHES], evaluator.query_texts, strict=False))
+    best = {query: sorted(run.get(query, {}).items(), key=lambda hit: -hit[1])[:HITS] for query in queries}
+    named = {document for hits in best.values() for document, _ in hits}
+    documents = zip(evaluator.document_ids, evaluator.document_texts, strict=True)
+    shown = {document: text for document, text in documents if document in named}
     lines = []
-    for query_id, text in list(zip(evaluator.query_ids, evaluator.query_texts, strict=True))[:SEARCHES]:
+    for query_id, text in queries.items():
         weighted = cast("list[tuple[str, float]]", model.decode(encode_kind(model, [text], "query")[0]))
         own, expanded = split_terms(model, text, weighted)
         lines += ["", f"query: {_shorten(text)}"]
         lines.append(f"  own terms: {_weights(own[:TERMS])}")
         lines.append(f"  expansion: {_weights(expanded[:TERMS])}")
-        ranked = sorted(run.get(query_id, {}).items(), key=lambda hit: -hit[1])
-        for rank, (document_id, score) in enumerate(ranked[:HITS], start=1):
+        for rank, (document_id, score) in enumerate(best[query_id], start=1):
             mark = "*" if evaluator.qrels[query_id].get(document_id, 0) > 0 else " "
-            lines.append(f"  {rank}.{mark} {score:7.2f}  {document_id}  {_shorten(corpus[document_id])}")
+            lines.append(f"  {rank}.{mark} {score:7.2f}  {document_id}  {_shorten(shown[document_id])}")
     return "\n".join(printable(line) for line in lines)
 
 

@@ -8,7 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, TrainingSettings
-    from lexforge.training.any_loss import check_full_batch, check_queue, check_training_length
+    from lexforge.training.any_loss import check_full_batch, check_queue
     from lexforge.training.batch_samplers import weighted_batches
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.plan import Plan
@@ -46,7 +46,6 @@ __all__ = [
     "check_full_batch",
     "check_queue",
     "check_training",
-    "check_training_length",
     "check_triplet_rows",
     "choose_negatives",
     "finish_run",

@@ -23,6 +23,7 @@ from transformers import (
 from lexforge import data, evaluation, export, models, report, runs
 from lexforge.common.numbers import byte_size
 from lexforge.settings import BACKBONE, LEXICAL, RecipeSettings, TrainingSettings
+from lexforge.training.any_loss import check_training_length
 from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
 
@@ -155,7 +156,7 @@ def load_start(
         The encoder before training.
 
     Raises:
-        ValueError: If all of its weights are frozen.
+        ValueError: If all of its weights are frozen, or `training_seq_length` is beyond what it reads.
     """
     stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
@@ -167,6 +168,8 @@ def load_start(
             seed=cfg.train.seed,
         )
     model = build(checkpoint, max_seq_length=cfg.max_seq_length)
+    # The trainer refuses it too, but only after negatives are mined and teachers have been asked.
+    check_training_length(cfg.train.training_seq_length, model.max_seq_length)
     for line in widen_weights(model):
         process.print(line)
     if not any(weight.requires_grad for weight in model.parameters()):

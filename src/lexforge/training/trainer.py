@@ -126,7 +126,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         self._frozen: list[Tensor] = []  # what this training leaves alone
         # The sample of the controller, once it is drawn.
         self._counted: dict[TextKind, list[str]] | None = None
-        self._follow(losses_of(loss))
+        self._make_callbacks(losses_of(loss))
         super().__init__(model=model, loss=loss, **kwargs)
         # The average comes before the controller, whose counts read it.
         for callback in filter(None, (self.curriculum, self.weight_average, self.controller)):
@@ -161,7 +161,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             labels_are_read = bool(loss.weights["distillation"] or loss.weights["margin_mse"])
             check_training_rows(dataset, self._label_columns, labels_are_read=labels_are_read)
 
-    def _follow(self, losses: Sequence[Any]) -> None:
+    def _make_callbacks(self, losses: Sequence[Any]) -> None:
         """Make what writes into a single `NeuralSparseLoss`; refuse what other losses do not read."""
         ours = [loss for loss in losses if isinstance(loss, NeuralSparseLoss)]
         names = [type(loss).__name__ for loss in losses if loss is not None] or ["the default of the parent"]
