@@ -136,15 +136,15 @@ def test_a_long_log_gives_as_many_queries_as_training_takes(cfg, tmp_path: Path,
     log.write_text("\n".join(lines))
     train = replace(cfg.train, steps=3, batch_size=8, gradient_accumulation_steps=2)
     cfg = replace(cfg, queries=log, train=train)
-    found = adapt.real_queries(cfg)
+    found = adapt.read_asked(cfg).searched
     assert len(set(found)) == 48
     assert set(found) < set(lines)
-    assert capsys.readouterr().out.startswith("48 of 100 real queries are used, drawn at random")
-    assert adapt.real_queries(cfg) == found
-    assert set(adapt.real_queries(replace(cfg, train=replace(train, seed=1)))) != set(found)
+    assert capsys.readouterr().out.startswith("48 of 100 real queries are used, at random")
+    assert adapt.read_asked(cfg).searched == found
+    assert set(adapt.read_asked(replace(cfg, train=replace(train, seed=1))).searched) != set(found)
     by_epochs = replace(train, steps=None, epochs=2.0)
-    assert adapt.real_queries(replace(cfg, train=by_epochs)) == lines
-    assert adapt.real_queries(replace(cfg, queries=None)) == []
+    assert adapt.read_asked(replace(cfg, train=by_epochs)).searched == lines
+    assert adapt.read_asked(replace(cfg, queries=None)).searched == []
 
 
 def test_real_queries_come_before_pseudo_queries(cfg, documents: Path, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_real_queries_come_before_pseudo_queries(cfg, documents: Path, tmp_path:
     texts = {key: passage.joined for key, passage in passages.items()}
     for steps, pseudo in ((3, 4), (2, 0)):  # batches of eight
         one = replace(cfg, queries=log, train=replace(cfg.train, steps=steps))
-        sets = adapt.take_queries(one, None, passages, texts)
+        sets = adapt.take_queries(one, adapt.read_asked(one), None, passages, texts)
         assert len(sets.own) == pseudo
         assert len(sets.queries) == 8 * steps
 
@@ -173,7 +173,7 @@ def test_the_columns_of_judged_data_are_no_columns_of_the_documents(
     process = PartialState()
     for own in (documents, judged):  # rows of texts that are both keep their columns
         one = replace(cfg, documents=str(own), output=tmp_path / own.stem)
-        library = adapt.read_documents(one, process, Stages(process))[1]
+        library = adapt.read_documents(one, adapt.Asked([], None), process, Stages(process))[1]
         assert sorted(library.texts.values()) == sorted(texts)
 
 
@@ -387,14 +387,14 @@ def test_a_run_goes_on_over_no_other_queries(cfg, tmp_path: Path, documents: Pat
     given = {"queries": {"queries": file}, "judged": {"judged": str(judged), "split": "test"}}[changed]
     cfg = replace(cfg, **given)
 
-    adapt.claim(cfg, texts)
+    adapt.claim(cfg, adapt.read_asked(cfg), texts)
     if changed == "queries":
         file.write_text("how to sort\nhow to write\n")
     else:
         lines = (judged / "qrels" / "test.tsv").read_text().splitlines()
         (judged / "qrels" / "test.tsv").write_text("\n".join(lines[:-1]) + "\n")
     with pytest.raises(ValueError, match="queries"):
-        adapt.claim(replace(cfg, resume=True), texts)
+        adapt.claim(replace(cfg, resume=True), adapt.read_asked(cfg), texts)
 
 
 def test_a_model_that_is_no_teacher_is_refused_before_anything_is_measured(

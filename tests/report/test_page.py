@@ -286,6 +286,17 @@ def test_two_runs_on_other_documents_are_not_compared(run: Path, new_run: NewRun
     assert "second against first" not in text
 
 
+def test_two_runs_without_a_common_measure_are_not_compared(
+    run: Path, new_run: NewRun, tmp_path: Path
+) -> None:
+    """The page says what is missing, and not that the queries differ."""
+    other = new_run(tmp_path / "second")
+    (other / "trained.scores.json").write_text('{"Spearman": {"a": 0.5, "b": 0.7}}')
+    text = Reader(write_page(run, other)).text
+    assert "not compared, because second has no nDCG@10." in text
+    assert "different queries" not in text
+
+
 def test_two_runs_on_other_queries_are_not_compared_by_query(
     run: Path, new_run: NewRun, tmp_path: Path
 ) -> None:

@@ -135,6 +135,13 @@ class Start(NamedTuple):
     terms: dict[str, Any]  # the wanted numbers of an untrained head
 
 
+class Asked(NamedTuple):
+    """The real queries: those of `--queries` that training takes, and the data of `--judged`."""
+
+    searched: list[str]
+    judged: data.RetrievalData | None
+
+
 class QuerySets(NamedTuple):
     """The queries of adaptation, and those that were held out for the gate."""
 
@@ -183,11 +190,12 @@ def main(cfg: Config) -> None:
     cfg = resolve(cfg)
     training.check_training(cfg.train)
     runs.check_run_directory(cfg.output, cfg)
+    asked = read_asked(cfg)
 
     preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
 
     # Encoder and documents, of which a large collection gives a sample.
-    model, library = read_documents(cfg, process, stages)
+    model, library = read_documents(cfg, asked, process, stages)
     passages = sampled(library.passages, cfg.sample, seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
@@ -203,7 +211,7 @@ def main(cfg: Config) -> None:
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    sets = take_queries(cfg, model, passages, texts)
+    sets = take_queries(cfg, asked, model, passages, texts)
     training.check_full_batch(len(sets.queries), cfg.train, 1)  # a query gives one row at most
 
     # Before: what the start finds on the queries that were held out.
@@ -306,9 +314,7 @@ def check(cfg: Config) -> None:
         )
     if cfg.pseudo_queries < 0:
         raise ValueError(f"--pseudo-queries must be 0 or more; received {cfg.pseudo_queries}")
-    if cfg.queries is not None:
-        adapt.read_queries(cfg.queries, cfg.source)
-    elif not cfg.pseudo_queries:
+    if cfg.queries is None and not cfg.pseudo_queries:
         raise ValueError("--pseudo-queries 0 leaves no query to train on; give real ones by --queries")
     if cfg.judged is None:
         refuse_unread(cfg, ["split"], "it is the split of --judged")
@@ -327,8 +333,30 @@ def source_options(cfg: Config, source: str) -> SourceOptions:
     return options_of(source, cfg.source, cfg.documents, cfg.judged, lines=cfg.queries is not None)
 
 
+def read_asked(cfg: Config) -> Asked:
+    """Read the real queries, of which some are drawn at random where training takes no more.
+
+    Raises:
+        DataError: If the split of `--judged` has fewer than the two queries that a paired test compares.
+    """
+    searched = [] if cfg.queries is None else adapt.read_queries(cfg.queries, cfg.source)
+    most, steps = most_queries(cfg.train), cfg.train.steps
+    if most is not None and len(searched) > most:
+        print(f"{most} of {len(searched)} real queries are used, at random: {steps} steps take no more")
+        searched = random.Random(cfg.train.seed).sample(searched, most)
+    if cfg.judged is None:
+        return Asked(searched, None)
+    judged = data.load_retrieval_data(cfg.judged, [cfg.split], source_options(cfg, cfg.judged))
+    if (number := len(judged.split(cfg.split))) < 2:
+        raise DataError(
+            f"--judged decides by a paired test, which needs at least two judged queries; the split "
+            f"{cfg.split!r} of {cfg.judged} has {number}"
+        )
+    return Asked(searched, judged)
+
+
 def read_documents(
-    cfg: Config, process: PartialState, stages: runs.Stages
+    cfg: Config, asked: Asked, process: PartialState, stages: runs.Stages
 ) -> tuple[SparseEncoder, data.Library]:
     """Load or build the encoder, and read the documents.
 
@@ -344,7 +372,7 @@ def read_documents(
     if scratch:
         stages.begin("read the documents")
         whole = data.load_library(cfg.documents, source).texts
-        claim(cfg, whole)
+        claim(cfg, asked, whole)
     model = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, models.build_splade)
     for line in training.case_notes(model):
         print(line)
@@ -355,7 +383,7 @@ def read_documents(
     stages.begin("read the documents")
     library = read_library(cfg.documents, source, model)
     if not scratch:
-        claim(cfg, library.texts)
+        claim(cfg, asked, library.texts)
     return model, library
 
 
@@ -389,13 +417,17 @@ def prepare_start(
 
 
 def take_queries(
-    cfg: Config, model: SparseEncoder, passages: Mapping[str, Passage], texts: Mapping[str, str]
+    cfg: Config,
+    asked: Asked,
+    model: SparseEncoder,
+    passages: Mapping[str, Passage],
+    texts: Mapping[str, str],
 ) -> QuerySets:
-    """Take queries from the passages, hold some out for the gate, and read the real and the judged ones.
+    """Take queries from the passages, hold some out for the gate, and join the real and the judged ones.
 
     Real queries come first: there are no more pseudo-queries for training than it takes beside them.
     """
-    real, most, wanted = real_queries(cfg), most_queries(cfg.train), cfg.pseudo_queries
+    real, most, wanted = asked.searched, most_queries(cfg.train), cfg.pseudo_queries
     if most is not None:
         wanted = min(wanted, most - len(real))
     taken = adapt.pseudo_queries(passages, wanted + HELD_OUT, seed=cfg.train.seed)
@@ -417,27 +449,17 @@ def take_queries(
         show_progress_bar=True,
     )
     evaluators = {"held_out": gate}
-    if cfg.judged is not None:
-        source = source_options(cfg, cfg.judged)
-        judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], source)
+    if cfg.judged is not None and asked.judged is not None:
+        passages_of_judged = read_library(
+            cfg.judged, source_options(cfg, cfg.judged), model, keep_all=True
+        ).passages
         evaluators["judged"] = evaluation.RetrievalEvaluator(
-            judged_data.split_queries(cfg.split),
-            read_library(cfg.judged, source, model, keep_all=True).passages,
-            judged_data.split(cfg.split),
+            asked.judged.split_queries(cfg.split),
+            passages_of_judged,
+            asked.judged.split(cfg.split),
             show_progress_bar=True,
         )
     return QuerySets(queries, own, [one.text for one in held], evaluators)
-
-
-def real_queries(cfg: Config) -> list[str]:
-    """Read the real queries, and draw some at random where training takes no more of them."""
-    if cfg.queries is None:
-        return []
-    found, most, train = adapt.read_queries(cfg.queries, cfg.source), most_queries(cfg.train), cfg.train
-    if most is None or len(found) <= most:
-        return found
-    print(f"{most} of {len(found)} real queries are used, drawn at random: {train.steps} steps take no more")
-    return random.Random(train.seed).sample(found, most)
 
 
 def most_queries(train: TrainingSettings) -> int | None:
@@ -519,19 +541,14 @@ def keep_and_index(
     )
 
 
-def claim(cfg: Config, texts: Mapping[str, str]) -> None:
+def claim(cfg: Config, asked: Asked, texts: Mapping[str, str]) -> None:
     """Open the run directory, or go on in it if documents, queries and judgements are the same."""
     parts: dict[str, Iterable[Any]] = {"documents": texts.items()}
-    if cfg.queries is not None:
-        parts["queries"] = adapt.read_queries(cfg.queries, cfg.source)
-    if cfg.judged is not None:
-        judged = data.load_retrieval_data(cfg.judged, [cfg.split], source_options(cfg, cfg.judged))
-        if len(judged.split(cfg.split)) < 2:
-            raise DataError(
-                f"--judged decides by a paired test, which needs at least two judged queries; the split "
-                f"{cfg.split!r} of {cfg.judged} has {len(judged.split(cfg.split))}"
-            )
-        parts |= {f"{name} of --judged": part for name, part in judged.searched_parts(cfg.split).items()}
+    if asked.searched:
+        parts["queries"] = asked.searched
+    if asked.judged is not None:
+        found = asked.judged.searched_parts(cfg.split)
+        parts |= {f"{name} of --judged": part for name, part in found.items()}
     runs.claim_run_directory(cfg.output, cfg, data=data.digests(parts))
 
 

@@ -90,10 +90,12 @@ def versus(first: RunFiles, second: RunFiles) -> str:
         return "The two runs cannot be compared before both have ended."
     if TRAINED not in first.scores or TRAINED not in second.scores:
         return "The two runs are not compared, because both would have to keep their values of each query."
-    measure = first.headline
     if differences := other_measurement(first, second):
         return f"The two runs are not compared, because they differ in {' and '.join(differences)}."
-    result = _compared(first.scores[TRAINED], second.scores[TRAINED], measure or "")
+    measure = first.headline or ""
+    if measure not in second.scores[TRAINED].per_query:
+        return f"The two runs are not compared, because {second.name} has no {measure}."
+    result = _compared(first.scores[TRAINED], second.scores[TRAINED], measure)
     if result is None:
         return "The two runs were measured on different queries, or on one alone, so they are not compared."
     if result.difference == 0:
