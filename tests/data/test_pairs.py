@@ -154,6 +154,30 @@ def test_scores_of_decimals_are_numbers(tmp_path: Path) -> None:
     assert load_training_data(str(path), []).training_rows()["label"] == [[1.5, 0.0]]
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("x.jsonl", '{"query": "a", "positive": "b", "negative": "c", "label": null}\n'),
+        ("y.jsonl", '{"query": "a", "pos": ["b"], "neg": ["c"], "pos_scores": null, "neg_scores": null}\n'),
+        ("z.csv", "query,positive,negative,score\na,b,c,\n"),
+    ],
+)
+def test_a_column_without_any_score_is_not_read(tmp_path: Path, file: str, text: str) -> None:
+    """Every row was refused for a score that is None."""
+    (tmp_path / file).write_text(text)
+    found = load_training_data(str(tmp_path / file), [])
+    assert [*found.training_rows()] == [{"anchor": "a", "positive": "b", "negative_1": "c"}]
+    [note] = found.notes
+    assert "no score stands in" in note
+
+
+def test_a_named_column_without_any_score_is_refused(tmp_path: Path) -> None:
+    """Who names it expects that training reads it."""
+    (tmp_path / "x.csv").write_text("query,positive,negative,score\na,b,c,\n")
+    with pytest.raises(DataError, match="'score' is missing"):
+        load_training_data(str(tmp_path / "x.csv"), [], SourceOptions(score_column="score"))
+
+
 def test_split_scores_may_have_capital_letters(tmp_path: Path) -> None:
     """The columns of the texts were recognised so, and the scores beside them were left out in silence."""
     path = tmp_path / "x.jsonl"
@@ -318,6 +342,13 @@ def test_scored_rows_and_lists(
         (
             [{"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [0.9], "neg_scores": None}],
             "'neg_scores' must be a list of 1 scores",
+        ),
+        (
+            [
+                {"query": "q", "pos": "p", "neg": ["n"], "score": 2.0},
+                {"query": "r", "pos": "s", "neg": ["n"], "score": None},
+            ],
+            r"rows\.jsonl:2: 'score' is missing, and other rows hold scores there",
         ),
         ([{"query": "q", "positive": "p", "label": 1, "score": 1}], "several columns may hold the scores"),
         ([{"query": "q", "pos": []}, {"query": "q", "pos": ["p"]}], "the pos is blank"),

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +184,13 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Table
         taken = "queries, answers and negatives" if roles.negatives else "queries and answers"
         faults.note(f"{where} has no header: its columns were taken for {taken}")
         _refuse_ids(where, rows, roles)
+    if (
+        roles.scores
+        and SCORES not in columns
+        and not any(_is_given(cell) for name in roles.scores for cell in TextColumn(rows, name))
+    ):
+        faults.note(f"{where}: no score stands in {' or '.join(roles.scores)}, so none is read")
+        roles = replace(roles, scores=())
     width = _negatives_per_row(where, rows, roles)
     _refuse_other_labels(where, rows, roles, width, named=SCORES in columns)
     _note_thousands(table, roles, faults)
@@ -281,6 +288,11 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     return found[0] if found else 0
 
 
+def _is_given(cell: Any) -> bool:
+    """Return whether a cell holds anything; one of a CSV file is a text."""
+    return cell is not None and str(cell).strip() != ""
+
+
 def _refuse_other_labels(where: str, rows: Dataset, roles: Roles, width: int, *, named: bool) -> None:
     """Refuse a column of single values for rows that need a list of scores: it may hold something else.
 
@@ -291,7 +303,7 @@ def _refuse_other_labels(where: str, rows: Dataset, roles: Roles, width: int, *,
     if len(roles.scores) != 1 or width == 1:
         return
     [name] = roles.scores
-    found = [cell for cell in rows[:100][name] if cell is not None and str(cell).strip()]
+    found = [cell for cell in rows[:100][name] if _is_given(cell)]
     listed = any(isinstance(cell, list) or str(cell).lstrip().startswith("[") for cell in found)
     if not found or (listed and width):
         return
@@ -412,6 +424,8 @@ def _scores_of(
         return _list_of_scores(own, record[own], positives), _list_of_scores(given, record[given], negatives)
     [name] = roles.scores
     value = record[name]
+    if not _is_given(value):
+        raise DataError(f"{name!r} is missing, and other rows hold scores there")
     if isinstance(value, str):  # a cell of a CSV file
         try:
             value = json.loads(value)
