@@ -91,11 +91,16 @@ def test_a_reader_reads_or_raises_its_own_error(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", readers.READERS)
 def test_the_seed_is_valid_and_each_hostile_value_is_tried_everywhere(name: str, tmp_path: Path) -> None:
-    """Each value at each place where a value begins: what random search would meet only by luck."""
+    """Each value at each place where a value begins: what random search would meet only by luck.
+
+    What is nested too deeply is meant for JSON. The parser of Markdown takes seconds for each, and meets such
+    files in tests/data/formats/test_texts.py.
+    """
     reader = readers.READERS[name]
+    values = [value for value in HOSTILE if name != "texts" or len(value) <= 5000]
     assert reader.feed(reader.seed, 0, tmp_path)
     for place in [match.start() for match in re.finditer(rb"[\s:,{\[\"]|\b|$", reader.seed)]:
-        for value in HOSTILE:
+        for value in values:
             reader.feed(reader.seed[:place] + value + reader.seed[place:], 0, tmp_path)
             end = re.compile(rb"[\s,}\]]|$").search(reader.seed, place + 1)
             assert end is not None
