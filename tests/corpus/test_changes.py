@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -207,7 +208,7 @@ DIES_BEFORE_THE_END = """
 import os, signal, sys
 from sentence_transformers import SparseEncoder
 from lexforge.corpus import change_index, stored_index
-stored_index.write_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+stored_index.write_file = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 change_index(sys.argv[1], SparseEncoder(sys.argv[2], device="cpu"), None, ["d0"])
 """
 
@@ -224,6 +225,27 @@ def test_a_killed_change_changes_nothing(warm: WarmProcesses, tiny_splade, tmp_p
     change_index(index, tiny_splade, None, ["d1"])
     assert open_index(index)[0].ids == [key for key in PASSAGES if key != "d1"]
     assert [path.name for path in index.glob("generation-*")] == ["generation-2"]
+
+
+def test_a_change_is_on_the_disk_before_the_old_state_goes(
+    tiny_splade, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the name of a state without its files would be all that is left of an index."""
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc to tell a file by its descriptor")
+    synced: list[str] = []
+
+    def spy(descriptor: int) -> None:
+        assert (index / "generation-1").is_dir()
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), index))
+
+    monkeypatch.setattr(os, "fsync", spy)
+    change_index(index, tiny_splade, {"d99": Passage("", "another text", "d99")})
+    new = index / "generation-2"
+    assert {f"generation-2/{path.relative_to(new)}" for path in new.rglob("*")} < set(synced)
+    assert synced[-2].startswith("source.json"), "the state is named when its files are there"
+    assert synced[-1] == "."
+    assert not (index / "generation-1").exists()
 
 
 def test_a_document_cannot_be_named_like_a_passage_of_another(tiny_splade, tmp_path: Path) -> None:

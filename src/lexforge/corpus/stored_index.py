@@ -2,7 +2,7 @@
 
 `source.json` names the folder of the current generation, which holds the index and the passages. A change of
 the documents writes a further generation and then replaces `source.json`, so a reader sees the old state or
-the new one, and a killed change leaves the old one.
+the new one, and a killed change leaves the old one, as does a power cut.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.servers.server import ServerIndex
 from lexforge.settings import IndexName
-from lexforge.storage.files import check_new, new_directory, write_file
+from lexforge.storage.files import check_new, new_directory, sync, write_file
 from lexforge.storage.manifest import MALFORMED, pack_manifest, unpack_manifest
 
 SOURCE = "source.json"
@@ -219,14 +219,18 @@ def new_generation(
     Yields:
         The folder to which the block saves the index.
     """
-    digest = None
-    with new_directory(directory / source.folder) as path:
+    digest, folder = None, directory / source.folder
+    with new_directory(folder) as path:
         yield path / INDEX
         if passages is not None:
             digest = write_passages(path / PASSAGES, {**passages, **(repeated or {})})
     source = replace(source, passages=digest, state=secrets.token_hex(8))
     text = pack_manifest(FORMAT, vars(source)) + "\n"
-    write_file(directory / SOURCE, text.encode())
+    change = source.generation > 1  # the old state goes then, and a power cut must not take both
+    if change:
+        for path in (folder, *folder.rglob("*")):
+            sync(path)
+    write_file(directory / SOURCE, text.encode(), durable=change)
 
 
 def read_source(directory: str | Path) -> Source:

@@ -59,13 +59,14 @@ def _home() -> Path:
         raise FileNotFoundError("the user of this process has no home directory") from error
 
 
-def write_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
+def write_file(path: Path, content: bytes | Callable[[Path], object], *, durable: bool = False) -> None:
     """Write a file beside its place and rename it: a killed process leaves the old file or the new one.
 
     Args:
         path: The file; what it held is replaced.
         content: Its bytes, or a function that writes them to the path it is given. That path lies in a folder
             of its own, because safetensors makes a file beside it, which a killed process would leave.
+        durable: Bring the file and its name to the disk before returning, for what must survive a power cut.
 
     Raises:
         OSError: If the file cannot be written; the error names it, and nothing is left beside it.
@@ -79,7 +80,11 @@ def write_file(path: Path, content: bytes | Callable[[Path], object]) -> None:
                 content(place)
             else:
                 place.write_bytes(content)
+            if durable:
+                sync(place)
         os.replace(place, path)
+        if durable:
+            sync(path.parent)
     finally:
         if callable(content):
             shutil.rmtree(beside, ignore_errors=True)
