@@ -15,6 +15,7 @@ from pathlib import Path
 import tyro
 
 import lexforge
+from lexforge.common.words import shorten
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ def find_recipe(name: str, *, trains: bool = False) -> Path:
 
 
 def main(cfg: Config) -> None:
-    """Print the file, or the names of the files."""
+    """Print the file, or the names of the files and what each of them begins with."""
     if cfg.name is None:
-        print("\n".join(recipe_files()))
+        for name, path in recipe_files().items():
+            begins = path.read_text(encoding="utf-8").replace("\n#", "\n").lstrip('"# ')
+            print(f"{name:<28}{shorten(begins, 92, '...')}")
     else:
         print(find_recipe(cfg.name).read_text(encoding="utf-8"), end="")
