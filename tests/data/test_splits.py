@@ -56,28 +56,17 @@ def test_queries_of_the_test_that_are_trained_on_are_told(given_rows: bool, tmp_
     )
 
 
-def test_texts_of_the_test_that_are_trained_on_are_told(tmp_path: Path) -> None:
-    """So it is with texts that get labels."""
+def test_texts_and_pairs_of_the_test_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    """So it is with texts that get labels, and with scored pairs, whose sentences may stand in both."""
     parts = [("train", "a"), ("test", "a"), ("test", "b")]
     source = write_rows(tmp_path, *({"text": text, "labels": ["x"], "split": split} for split, text in parts))
-    told = load_label_sets(source, ["train", "test"]).notes
-    assert told[-1] == (
-        f"{source}: texts of the split 'test' that train holds too, which flatters its measures: "
-        "1, namely 'a'"
-    )
-
-
-def test_pairs_of_the_test_that_are_trained_on_are_told(tmp_path: Path) -> None:
-    """And with scored pairs, in which one sentence may stand in both."""
+    told = "of the split 'test' that train holds too, which flatters its measures: 1, namely"
+    assert load_label_sets(source, ["train", "test"]).notes[-1] == f"{source}: texts {told} 'a'"
     parts = [("train", "b"), ("test", "b"), ("test", "c"), ("dev", "b")]
     rows = [{"sentence1": "a", "sentence2": other, "score": 1, "split": split} for split, other in parts]
-    told: list[str] = []
-    source = write_rows(tmp_path, *rows)
-    load_sts(source, ["train", "test"], notes=told)
-    assert told[-1] == (
-        f"{source}: pairs of the split 'test' that train holds too, which flatters its measures: "
-        "1, namely 'a | b'"
-    )
+    notes: list[str] = []
+    load_sts(write_rows(tmp_path, *rows), ["train", "test"], notes=notes)
+    assert notes[-1] == f"{source}: pairs {told} 'a | b'"
 
 
 def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
@@ -110,13 +99,18 @@ def test_every_command_divides_the_data_alike(splits: list[str], tmp_path: Path)
 
 
 def test_a_split_that_nobody_needs_may_be_empty(tmp_path: Path) -> None:
-    """A small file need not have a query for dev where test alone is measured."""
+    """A small file need not have a query for dev where test alone is measured; what is needed is refused
+    before training, and not after it.
+    """
     source = write_rows(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
     few = SourceOptions(hold_out=0.02)
     data = load_retrieval_data(source, ["train", "test"], few)
     assert [len(data.split(split)) for split in ("train", "test")] == [len(TEXTS) - 1, 1]
     with pytest.raises(ValueError, match=r"no query of the split 'train' falls to 'dev'; 0\.02 of them"):
         load_retrieval_data(source, ["dev"], few)
+    source = write_rows(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
+    with pytest.raises(ValueError, match=r"rows\.jsonl: no query of the split 'train' falls to 'test'"):
+        load_sts(source, ["train", "test"], StsOptions(hold_out=1e-6))
 
 
 def test_no_other_split_is_held_out(tmp_path: Path) -> None:
@@ -128,13 +122,6 @@ def test_no_other_split_is_held_out(tmp_path: Path) -> None:
     Path(source).rename(tmp_path / "folder" / "test.jsonl")
     data = load_retrieval_data(str(tmp_path / "folder"), ["test"], SourceOptions(hold_out=0.2))
     assert len(data.split("test")) == len(TEXTS)
-
-
-def test_scored_pairs_of_a_split_that_would_be_empty_are_refused(tmp_path: Path) -> None:
-    """The measures of no pair would be told only after training."""
-    source = write_rows(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
-    with pytest.raises(ValueError, match=r"rows\.jsonl: no query of the split 'train' falls to 'test'"):
-        load_sts(source, ["train", "test"], StsOptions(hold_out=1e-6))
 
 
 def test_rows_of_a_split_that_nobody_reads_are_told(tmp_path: Path) -> None:
