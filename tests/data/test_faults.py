@@ -99,12 +99,6 @@ def test_repeated_rows_count_once(bad_rows: Literal["fail", "skip"], tmp_path: P
     assert loaded.weights.tolist() == [6, 1]
 
 
-def test_a_clean_file_is_told_nothing_of(tmp_path: Path) -> None:
-    """A summary of every run would not be read."""
-    source = write(tmp_path / "x.csv", "query,positive\nask,a text\nmore,words\n")
-    assert load_training_data(source, []).notes == ()
-
-
 def test_the_command_line_prints_the_list(tmp_path: Path) -> None:
     """A list on one line cannot be read; errors of libraries stay on one line."""
     source = write(tmp_path / "clicks.csv", CLICKS)

@@ -96,7 +96,6 @@ def test_a_row_without_id_and_split(tmp_path: Path) -> None:
         ({**ROWS[1], "id": "d", "labels": "x"}, "'labels' must be a list of names; received 'x'"),
         ({**ROWS[1], "id": "d", "labels": [" "]}, r"'labels' must be a list of names; received \[' '\]"),
         ({**ROWS[1], "id": "d", "labels": [1]}, r"'labels' must be a list of names; received \[1\]"),
-        ({**ROWS[1], "id": "d", "labels": [""]}, "list of names"),
     ],
 )
 def test_errors_name_file_and_line(tmp_path: Path, row, message: str) -> None:
