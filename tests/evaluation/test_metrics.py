@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 from warm_processes import WarmProcesses
 
-from lexforge.evaluation import RunScores, compare_runs, evaluate_run, read_scores, score_run, write_scores
+from lexforge.evaluation import RunScores, compare_runs, evaluate_run, read_scores, score_run
 from lexforge.evaluation.metrics import check_metrics
 from lexforge.retrieval import Hits
 
@@ -112,15 +112,12 @@ def test_agrees_with_ir_measures_on_random_runs() -> None:
     [
         ("ndcg10", "unknown measure 'ndcg10'"),
         ("nDCG@0", "unknown measure 'nDCG@0'"),
-        ("nDCG@-1", "unknown measure"),
         ("R", "measure 'R'.*cutoff"),
         ("NumQ@5", "NumQ takes no cutoff"),
         ("nDCG(rel=2)@5", "nDCG takes no rel"),
         ("AP(rel=0)", r"'AP\(rel=0\)'; .* a grade from 1 to 9999"),
-        ("R(rel=0)@10", "a grade from 1 to 9999"),
         ("P(rel=99999999999)@5", "a grade from 1 to 9999"),
         ("ERR@20", "'ERR@20' is not computed here: only those of pytrec_eval are, and RR with a cutoff"),
-        ("Judged@10", "'Judged@10' is not computed here"),
     ],
 )
 def test_unknown_measures_are_refused(metric: str, message: str) -> None:
@@ -288,14 +285,6 @@ def test_the_same_gain_on_every_query_is_certain(gain: float) -> None:
     after = {query: value + gain for query, value in before.items()}
     result = compare_runs(RunScores({"AP": 0.2}, {"AP": before}), RunScores({"AP": 0.3}, {"AP": after}))
     assert result["AP"].p_value < 1e-9
-
-
-def test_scores_come_back_from_a_file(tmp_path: Path) -> None:
-    """An evaluation is compared with one of last week."""
-    scores = score_run({"q1": {"b": 2.0, "a": 1.0}, "q2": {"a": 1.0}}, QRELS, ["nDCG@10", "AP"])
-    write_scores(tmp_path / "scores.json", scores)
-    assert read_scores(tmp_path / "scores.json") == scores
-    assert compare_runs(read_scores(tmp_path / "scores.json"), scores)["AP"].p_value == 1
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"AP": {}}', '{"AP": 3}', '{"AP": {"a": "b"}}'])
