@@ -243,6 +243,8 @@ def test_bad_input_is_refused_before_any_work(store, some_vectors, tmp_path: Pat
     with pytest.raises(ValueError, match="every one of the 1 queries is empty"):
         export_vectors(corpus, out, "pgvector", queries=queries)
     assert not out.exists()
+    with pytest.raises(FileExistsError, match="corpus exists and is not an empty directory"):
+        export_vectors(corpus, tmp_path / "corpus", "pgvector")
 
 
 def test_the_example_is_a_text_with_terms(store, tmp_path: Path) -> None:
@@ -271,16 +273,6 @@ def test_a_document_whose_weights_all_round_to_0_is_told(store, tmp_path: Path) 
     assert (
         "1 documents have no term, so no search finds them." in (tmp_path / "out" / "README.md").read_text()
     )
-
-
-def test_a_folder_in_use_is_left_alone(store, some_vectors, tmp_path: Path) -> None:
-    """Files of two exports in one folder would be loaded as one."""
-    corpus = store(tmp_path / "corpus", some_vectors(6), IDS[:6])
-    (tmp_path / "file").write_text("")
-    export_vectors(corpus, tmp_path / "out", "pgvector")
-    for name in ("file", "corpus", "out"):
-        with pytest.raises(FileExistsError, match=f"{name} exists and is not an empty directory"):
-            export_vectors(corpus, tmp_path / name, "pgvector")
 
 
 def test_terms_are_named_by_the_model_of_the_corpus(tiny_splade, tmp_path: Path) -> None:
