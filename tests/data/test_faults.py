@@ -129,7 +129,7 @@ def test_the_summary_shows_what_stands_in_bad_rows(tmp_path: Path) -> None:
     source = write(tmp_path / "x.csv", "query,positive,negative,margin\n" + "\n".join(rows) + "\n")
     assert load_training_data(source, [], SKIP).notes[1:] == (
         "  query and text identical: 1, namely line 2 ('a long query a long query a long query ...)",
-        r"  wrong values: 2, namely line 3 ('many\x1b[2J\u2028'), line 5 ('')",
+        r"  wrong values: 2, namely line 3 ('many\x1b[2J\u2028'), line 5",
         "  blank texts: 1, namely line 4",
     )
     source = write(tmp_path / "y.csv", b"query,positive\n" + b"word " * 40 + b"caf\xe9 here,b\na,b\n")
